@@ -19,7 +19,7 @@ use crate::journal::cil::{Context, Filled, Hold};
 use crate::journal::vector::LogVector;
 use crate::space::{BlockRun, Delayed};
 use crate::txn::change::Changes;
-use crate::txn::merge::Used;
+use crate::txn::copies::Used;
 use crate::txn::reservations::Done;
 use crate::txn::reserve::Reservation;
 use crate::txn::{Core, ItemStore};
@@ -118,7 +118,10 @@ impl Core {
     /// Counts what a transaction of a head that inherits may touch.
     #[cold]
     fn use_copies(&self, items: &ItemStore, used: &Used) {
-        let counted = self.merger.copies().commit(&self.space, items, used);
+        let counted = self
+            .merger
+            .copies()
+            .commit(&self.space, items.payer(), used);
         if let Err(error) = counted {
             self.storage.fail(error);
         }
@@ -273,7 +276,7 @@ impl<'a> Commit<'a> {
         if let Some((waited, grown)) = delayed {
             done.growth = 0;
             core.space.commit_delayed(waited.growth, grown);
-            items.sub_unwritten(waited.leaves);
+            items.payer().1.sub(waited.leaves);
             // The leaves of its extents are neighbours: no more than were charged.
             used.touched = used.touched.min(waited.leaves);
         }

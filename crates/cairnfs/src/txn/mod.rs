@@ -13,6 +13,7 @@
 mod ablation;
 mod change;
 mod commit;
+mod copies;
 mod drop;
 mod fsync;
 mod heads;

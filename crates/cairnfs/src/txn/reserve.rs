@@ -72,7 +72,7 @@ impl Drop for Charge<'_> {
     fn drop(&mut self) {
         if self.leaves > 0 {
             let copies = self.core.merger.copies();
-            copies.discharge(&self.core.space, self.items, self.leaves);
+            copies.discharge(&self.core.space, self.items.payer(), self.leaves);
         }
     }
 }
@@ -141,7 +141,7 @@ impl Core {
     fn charge<'a>(&'a self, items: &'a ItemStore, need: &Need) -> Result<Charge<'a>> {
         let copies = self.merger.copies();
         let refusal = || self.space.refusal(0, need.leaves, Class::Ordinary);
-        let charge = |space: &Space| copies.charge(space, items, need.leaves, need.class);
+        let charge = |space: &Space| copies.charge(space, items.payer(), need.leaves, need.class);
         match self.reservations.reserve_with_sweep(charge)? {
             true => Ok(Charge {
                 core: self,
@@ -205,12 +205,12 @@ impl Core {
         let refusal = || self.space.refusal(want.blocks, 0, class);
         self.reserve_with_sweep(class, |space| space.reserve_delayed(want, class), refusal)?;
         // Counted before it is known whether the head inherits: a fork that comes between finds it.
-        items.add_unwritten(want.leaves);
+        items.payer().1.add(want.leaves);
         if !items.is_heir() {
             return Ok(());
         }
         let copies = self.merger.copies();
-        let charge = |space: &Space| copies.more_unwritten(space, items, class);
+        let charge = |space: &Space| copies.more_unwritten(space, items.payer(), class);
         let charged = match self.reservations.reserve_with_sweep(charge) {
             Ok(true) => return Ok(()),
             Ok(false) => Err(self.space.refusal(0, want.leaves, Class::Ordinary)),
@@ -224,9 +224,11 @@ impl Core {
     pub fn release_delayed(&self, items: &ItemStore, rest: Delayed) {
         self.space.release_delayed(rest);
         if rest.leaves > 0 {
-            items.sub_unwritten(rest.leaves);
+            items.payer().1.sub(rest.leaves);
             if items.is_heir() {
-                self.merger.copies().less_unwritten(&self.space, items);
+                self.merger
+                    .copies()
+                    .less_unwritten(&self.space, items.payer());
             }
         }
     }

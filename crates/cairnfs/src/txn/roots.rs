@@ -25,9 +25,9 @@ use crate::index::{Index, Tree};
 use crate::journal::vector::{Change, LogVector};
 use crate::sync::Mutex;
 use crate::txn::Core;
+use crate::txn::copies::Heir;
 use crate::txn::heads::HeadInput;
 use crate::txn::items::NOT_A_HEAD;
-use crate::txn::merge::Heir;
 
 pub(super) use self::drop::{Place, RootChanges};
 
@@ -394,10 +394,7 @@ impl Core {
             id,
             nodes: self.nodes_of(of)?,
             height: tree.map_or(0, |tree| tree.height.get().into()),
-            unwritten: self
-                .heads
-                .get(id)
-                .map_or(0, |items| items.unwritten_leaves()),
+            unwritten: self.heads.get(id).map_or(0, |items| items.payer().1.get()),
         })
     }
 

@@ -41,6 +41,7 @@ use crate::inode::table::InodeTable;
 use crate::inode::{Inode, InodeState};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::txn::commit::is_inherited;
+use crate::txn::copies::{Payer, Unwritten};
 use crate::values::{TreeNumber, Values};
 
 /// What all trees of files of a volume share.
@@ -89,7 +90,7 @@ pub struct ItemStore {
     /// The same as the index has it.
     merged_inherited: AtomicU64,
     /// Leaves of the index that writing back the files' data may touch.
-    unwritten_leaves: AtomicU64,
+    unwritten: Unwritten,
 }
 
 impl ItemStore {
@@ -105,7 +106,7 @@ impl ItemStore {
             number: root.number,
             inherited: AtomicU64::new(root.inherited),
             merged_inherited: AtomicU64::new(root.merged_inherited),
-            unwritten_leaves: AtomicU64::new(0),
+            unwritten: Unwritten::default(),
             main: ArcSwap::from_pointee(root.tree),
             table: InodeTable::new(inodes),
             names: NameCache::new(shared.hash_seed, names),
@@ -163,24 +164,9 @@ impl ItemStore {
         !matches!(self.inherited(), 0 | NOT_A_HEAD)
     }
 
-    /// Leaves of the index that writing back the files' data may touch. Counted in each root: it may
-    /// become an heir before the data is written.
-    pub(super) fn unwritten_leaves(&self) -> u64 {
-        self.unwritten_leaves.load(Ordering::Acquire)
-    }
-
-    pub(super) fn add_unwritten(&self, leaves: u64) {
-        self.unwritten_leaves.fetch_add(leaves, Ordering::AcqRel);
-    }
-
-    pub(super) fn sub_unwritten(&self, leaves: u64) {
-        let less = |n: u64| Some(n.saturating_sub(leaves));
-        let counter = &self.unwritten_leaves;
-        let before = counter.fetch_update(Ordering::AcqRel, Ordering::Acquire, less);
-        debug_assert!(
-            before.is_ok_and(|n| n >= leaves),
-            "more unwritten leaves than there are"
-        );
+    /// What copies of inherited nodes are charged to.
+    pub(super) fn payer(&self) -> Payer<'_> {
+        (self.root, &self.unwritten)
     }
 
     /// Whether a committed block of this birth is inherited. Without a hold of the context a fork

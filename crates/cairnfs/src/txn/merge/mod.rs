@@ -25,7 +25,6 @@ mod backlog;
 #[path = "tests/boundary.rs"]
 mod boundary;
 mod compact;
-mod copies;
 mod edits;
 mod old_names;
 mod release;
@@ -39,8 +38,6 @@ use std::sync::Arc;
 
 use self::backlog::Backlog;
 use self::compact::Packing;
-use self::copies::Copies;
-pub(super) use self::copies::{Heir, Used};
 use self::edits::MergeEdits;
 use self::release::release_sealed;
 pub(super) use self::rest::Ending;
@@ -61,6 +58,7 @@ use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::txn::Core;
 use crate::txn::change::{ENDS, touched};
+use crate::txn::copies::{Copies, Heir};
 use crate::txn::heads::HeadInput;
 use crate::txn::items::{ItemStore, NOT_A_HEAD};
 use crate::txn::roots::{RootItems, log_vectors};

@@ -14,9 +14,10 @@ use std::collections::HashSet;
 use crate::error::{Error, Result};
 use crate::format::NODE_BLOCKS;
 use crate::index::NodeSpace;
-use crate::space::{BlockRun, Class, Funding, Space};
+use crate::space::{BlockRun, Class, Funding};
 use crate::txn::Core;
 use crate::txn::commit::is_inherited;
+use crate::txn::copies::reserve_up_to;
 use crate::txn::drop::GivenUp;
 
 /// Units released at once while the unreserved units do not cover what must be reserved again.
@@ -25,18 +26,6 @@ const FEW: usize = 8;
 
 fn unit(block: &u64) -> BlockRun {
     BlockRun::new(*block, NODE_BLOCKS)
-}
-
-/// Reserves up to `units` units of this class. Returns how many.
-pub(super) fn reserve_up_to(space: &Space, units: u64, class: Class) -> Result<u64> {
-    let (mut promised, mut part) = (0, units);
-    while part > 0 && promised < units {
-        match space.reserve(0, part.min(units - promised), class)? {
-            true => promised += part.min(units - promised),
-            false => part /= 2,
-        }
-    }
-    Ok(promised)
 }
 
 /// Releases `blocks`, the first block of each unit, and reserves up to `again` of these units.

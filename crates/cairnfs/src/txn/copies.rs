@@ -17,8 +17,51 @@ use crate::error::Result;
 use crate::hash::IntHash;
 use crate::space::{Class, Space};
 use crate::sync::Mutex;
-use crate::txn::items::ItemStore;
-use crate::txn::merge::step_space::reserve_up_to;
+use crate::sync::atomic::{AtomicU64, Ordering};
+
+/// Reserves up to `units` units of this class. Returns how many.
+///
+/// # Errors
+/// A damaged bitmap.
+pub(super) fn reserve_up_to(space: &Space, units: u64, class: Class) -> Result<u64> {
+    let (mut promised, mut part) = (0, units);
+    while part > 0 && promised < units {
+        match space.reserve(0, part.min(units - promised), class)? {
+            true => promised += part.min(units - promised),
+            false => part /= 2,
+        }
+    }
+    Ok(promised)
+}
+
+/// Leaves of the index that writing back the data of one root may touch. Counted in each root: it
+/// may begin to inherit before the data is written.
+#[derive(Default)]
+pub(super) struct Unwritten(AtomicU64);
+
+impl Unwritten {
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Acquire)
+    }
+
+    pub fn add(&self, leaves: u64) {
+        self.0.fetch_add(leaves, Ordering::AcqRel);
+    }
+
+    pub fn sub(&self, leaves: u64) {
+        let less = |n: u64| Some(n.saturating_sub(leaves));
+        let before = self
+            .0
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, less);
+        debug_assert!(
+            before.is_ok_and(|n| n >= leaves),
+            "more unwritten leaves than there are"
+        );
+    }
+}
+
+/// A root by its id, with the leaves of its unwritten data.
+pub(super) type Payer<'a> = (u32, &'a Unwritten);
 
 /// Least number of units in the pool, if so many nodes are inherited: what any one call needs.
 const LEAST_POOL: u64 = 96;
@@ -52,8 +95,13 @@ impl Head {
         let units = leaves.saturating_mul(self.path).saturating_add(root);
         match self.forked {
             true => units,
-            false => units.min(self.nodes.saturating_sub(self.handed)),
+            false => units.min(self.left()),
         }
+    }
+
+    /// Inherited nodes for which no merge has units.
+    fn left(&self) -> u64 {
+        self.nodes.saturating_sub(self.handed)
     }
 
     fn needed(&self) -> u64 {
@@ -68,7 +116,7 @@ struct State {
     heads: HashMap<u32, Head, IntHash>,
     /// Sum of what the heads need.
     needed: u64,
-    /// Sum of the nodes that they inherit, and the most of one head.
+    /// Inherited nodes for which no merge has units: of all heads, and the most of one head.
     nodes: (u64, u64),
 }
 
@@ -78,19 +126,19 @@ impl State {
         let Some(head) = self.heads.get_mut(&id) else {
             return;
         };
-        let (needed, nodes) = (head.needed(), head.nodes);
+        let (needed, left) = (head.needed(), head.left());
         change(head);
         self.needed = self.needed + head.needed() - needed;
-        if head.nodes != nodes {
-            let nodes = || self.heads.values().map(|head| head.nodes);
-            self.nodes = (nodes().sum(), nodes().max().unwrap_or(0));
+        if head.left() != left {
+            let left = || self.heads.values().map(Head::left);
+            self.nodes = (left().sum(), left().max().unwrap_or(0));
         }
     }
 
     /// Changes the head of this tree, and brings what is known of its unwritten data up to date.
-    fn update(&mut self, items: &ItemStore, change: impl FnOnce(&mut Head)) {
-        self.change(items.root(), |head| {
-            head.unwritten = items.unwritten_leaves();
+    fn update(&mut self, (id, unwritten): Payer<'_>, change: impl FnOnce(&mut Head)) {
+        self.change(id, |head| {
+            head.unwritten = unwritten.get();
             change(head);
         });
     }
@@ -148,11 +196,12 @@ impl State {
 }
 
 /// A head that begins to inherit all nodes of its tree, or does so since before the opening.
-pub(in crate::txn) struct Heir {
+pub(super) struct Heir {
     /// Its id.
     pub id: u32,
-    /// Nodes and levels of the tree.
+    /// Nodes of the tree.
     pub nodes: u64,
+    /// Levels of the tree.
     pub height: u64,
     /// Leaves for its data that is not written yet.
     pub unwritten: u64,
@@ -165,7 +214,7 @@ impl Heir {
 }
 
 /// What a transaction was charged and has used.
-pub(in crate::txn) struct Used {
+pub(super) struct Used {
     /// Leaves that it was charged.
     pub charged: u64,
     /// Leaves that it may touch.
@@ -174,7 +223,7 @@ pub(in crate::txn) struct Used {
 
 /// The units of all heads.
 #[derive(Default)]
-pub(in crate::txn) struct Copies {
+pub(super) struct Copies {
     state: Mutex<State>,
 }
 
@@ -186,15 +235,15 @@ impl Copies {
     pub fn charge(
         &self,
         space: &Space,
-        items: &ItemStore,
+        payer: Payer<'_>,
         leaves: u64,
         class: Class,
     ) -> Result<bool> {
         let mut state = self.state.lock();
-        state.update(items, |head| head.running += leaves);
+        state.update(payer, |head| head.running += leaves);
         let covered = state.cover(space, class);
         if !matches!(covered, Ok(true)) {
-            state.update(items, |head| {
+            state.update(payer, |head| {
                 head.running = head.running.saturating_sub(leaves)
             });
         }
@@ -202,9 +251,9 @@ impl Copies {
     }
 
     /// Takes a charge back.
-    pub fn discharge(&self, space: &Space, items: &ItemStore, leaves: u64) {
+    pub fn discharge(&self, space: &Space, payer: Payer<'_>, leaves: u64) {
         let mut state = self.state.lock();
-        state.update(items, |head| {
+        state.update(payer, |head| {
             head.running = head.running.saturating_sub(leaves)
         });
         state.release(space);
@@ -215,9 +264,9 @@ impl Copies {
     ///
     /// # Errors
     /// A damaged bitmap.
-    pub fn commit(&self, space: &Space, items: &ItemStore, used: &Used) -> Result<()> {
+    pub fn commit(&self, space: &Space, payer: Payer<'_>, used: &Used) -> Result<()> {
         let mut state = self.state.lock();
-        state.update(items, |head| {
+        state.update(payer, |head| {
             head.running = head.running.saturating_sub(used.charged);
             head.committed += used.touched;
         });
@@ -233,16 +282,16 @@ impl Copies {
     ///
     /// # Errors
     /// A damaged bitmap.
-    pub fn more_unwritten(&self, space: &Space, items: &ItemStore, class: Class) -> Result<bool> {
+    pub fn more_unwritten(&self, space: &Space, payer: Payer<'_>, class: Class) -> Result<bool> {
         let mut state = self.state.lock();
-        state.update(items, |_| {});
+        state.update(payer, |_| {});
         state.cover(space, class)
     }
 
     /// The unwritten data of a head has become less.
-    pub fn less_unwritten(&self, space: &Space, items: &ItemStore) {
+    pub fn less_unwritten(&self, space: &Space, payer: Payer<'_>) {
         let mut state = self.state.lock();
-        state.update(items, |_| {});
+        state.update(payer, |_| {});
         state.release(space);
     }
 
