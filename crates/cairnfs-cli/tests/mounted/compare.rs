@@ -13,7 +13,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::place::{CAIRNFS, MOUNT_COPIES, able, said};
+use crate::place::{CAIRNFS, MOUNT_COPIES, able, may_drop_caches, said};
 
 /// Programs that the test machine needs.
 const PROGRAMS: [&str; 4] = ["losetup", "mkfs.ext4", "mount", "fusermount3"];
@@ -25,15 +25,17 @@ const PATIENCE: Duration = Duration::from_secs(300);
 /// A directory for the image, and a temporary directory that holds the mountpoint.
 struct Bench {
     dir: TempDir,
-    _unused: RwLockWriteGuard<'static, ()>,
+    /// A comparison drops the caches, and needs the device unused at its end.
+    _alone: [RwLockWriteGuard<'static, ()>; 2],
 }
 
 impl Bench {
     fn new() -> Self {
+        let caches = may_drop_caches();
         let unused = MOUNT_COPIES.write().unwrap_or_else(PoisonError::into_inner);
         let bench = Self {
             dir: tempfile::tempdir().unwrap(),
-            _unused: unused,
+            _alone: [caches, unused],
         };
         fs::create_dir(bench.temporary()).unwrap();
         bench

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 
 use crate::handles::drop_caches;
 use crate::modes::Ext4;
-use crate::place::{Place, able, arg, shell, succeed, tell};
+use crate::place::{Place, able, arg, may_drop_caches, shell, succeed, tell, umount};
 
 /// Options of an overlay: the defaults; those that need file handles; those that need no
 /// privileged attributes.
@@ -84,7 +84,7 @@ impl Overlay<'_> {
     }
 
     fn umount(&self) {
-        succeed(Command::new("umount").arg(self.dir.join("merged")));
+        umount(&self.dir.join("merged"));
     }
 }
 
@@ -167,6 +167,7 @@ fn overlay_upper_layer_behaves_as_on_ext4() {
     if !able(&programs) || !has_overlays() {
         return;
     }
+    let _caches = may_drop_caches();
     let mut place = Place::mounted("256M", FOR_CONTAINERS);
     let ext4 = Ext4::mounted(&place);
     for options in OPTIONS {
@@ -188,6 +189,7 @@ fn overlay_removal_of_one_link_keeps_other_links() {
     if !able(&["mount", "umount"]) || !has_overlays() {
         return;
     }
+    let _caches = may_drop_caches();
     let place = Place::mounted("64M", FOR_CONTAINERS);
     let (dir, layers) = (tempfile::tempdir().unwrap(), place.dir());
     let merged = dir.path().join("merged");
