@@ -2,8 +2,13 @@
 //!
 //! Reads `/proc` only and sends no request to a mount. A process in another pid namespace and a
 //! mount in another mount namespace are not found. From the crate this uses only failures.
+//!
+//! The kernel's table of locks changes while it is read, so a lock that is held throughout can be
+//! missing in what was read. It is read again some times before a lock counts as missing.
 
 use std::fmt;
+use std::fs::File;
+use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -45,10 +50,36 @@ pub fn process(volume: &Path) -> Option<(u32, String)> {
     let file = volume.metadata().ok()?;
     let (major, minor) = (rustix::fs::major(file.dev()), rustix::fs::minor(file.dev()));
     let id = format!("{major:02x}:{minor:02x}:{}", file.ino());
-    let locks = std::fs::read_to_string("/proc/locks").ok()?;
-    let pid = locks.lines().find_map(|line| locker(line, &id))?;
+    let pid = locker_of(&id)?;
     let name = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
     Some((pid, show_bytes(name.trim_ascii_end())))
+}
+
+/// Times that the table of locks is read before a lock counts as missing.
+const PASSES: usize = 32;
+
+/// Bytes asked for in one read of the table. The kernel answers with whole lines that are true at
+/// one moment, up to one page of memory of them; no page is larger than this.
+const PIECE: usize = 64 << 10;
+
+/// The process that has locked the file `id`.
+fn locker_of(id: &str) -> Option<u32> {
+    (0..PASSES).find_map(|_| look_up(id).ok()?)
+}
+
+/// Reads the table of locks once, for the file `id`. The kernel finds the next piece by the number
+/// of lines before it: if one of these locks has ended meanwhile, a line is skipped.
+fn look_up(id: &str) -> io::Result<Option<u32>> {
+    let mut table = File::open("/proc/locks")?;
+    let mut piece = vec![0; PIECE];
+    loop {
+        let len = table.read(&mut piece)?;
+        let text = String::from_utf8_lossy(piece.get(..len).unwrap_or_default());
+        let found = text.lines().find_map(|line| locker(line, id));
+        if found.is_some() || text.is_empty() {
+            return Ok(found);
+        }
+    }
 }
 
 /// The process id in a line `NUMBER: FLOCK ADVISORY WRITE PID MAJOR:MINOR:INODE START END` about
@@ -87,6 +118,8 @@ impl Holder {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
     use super::*;
 
     #[test]
@@ -102,6 +135,34 @@ mod tests {
             "{text}"
         );
         assert!(holder.next_step().starts_with("wait"));
+    }
+
+    /// More locks than one piece of the table has, which come and go.
+    #[test]
+    fn lock_holder_is_named_while_other_locks_end() {
+        const OTHERS: usize = 150;
+        let folder = tempfile::tempdir().unwrap();
+        let file = |n: usize| File::create(folder.path().join(n.to_string())).unwrap();
+        let held = file(OTHERS);
+        let lock = rustix::fs::FlockOperation::LockExclusive;
+        rustix::fs::flock(&held, lock).unwrap();
+        let others: Vec<_> = (0..OTHERS).map(file).collect();
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    for operation in [lock, rustix::fs::FlockOperation::Unlock] {
+                        for other in &others {
+                            rustix::fs::flock(other, operation).unwrap();
+                        }
+                    }
+                }
+            });
+            let path = folder.path().join(OTHERS.to_string());
+            let missed = (0..1500).filter(|_| process(&path).is_none()).count();
+            done.store(true, Ordering::Relaxed);
+            assert_eq!(missed, 0, "times that the holder was not found");
+        });
     }
 
     #[test]

@@ -166,7 +166,10 @@ mod tests {
                 false => &self.go_on,
             };
             go_on.lock().recv().unwrap();
-            assert!(requests.iter().all(|w| w.ino != 99), "on purpose");
+            if requests.iter().any(|w| w.ino == 99) {
+                // Unwinds like a panic, but prints nothing.
+                std::panic::resume_unwind(Box::new("on purpose"));
+            }
             let each = |w: &FsyncRequest| match w.ino % 10 {
                 5 => Err(Refusal(libc::ENOSPC)),
                 _ => Ok(()),

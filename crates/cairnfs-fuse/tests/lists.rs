@@ -97,7 +97,7 @@ fn concurrent_readers_see_matching_mode_and_list() {
     let ino = make(&ops, "f", 0o600).unwrap();
     let changes = AtomicU64::new(0);
     let seen = AtomicU64::new(0);
-    const ROUNDS: u64 = 20_000;
+    const ROUNDS: u64 = 3000;
     thread::scope(|scope| {
         scope.spawn(|| {
             // Continues until a reader has read a pair between two changes.

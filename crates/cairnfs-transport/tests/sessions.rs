@@ -45,7 +45,8 @@ impl Server for Handing {
     }
 
     fn readlink(&self, _from: &Header, _reply: ReplyData) {
-        panic!("on purpose");
+        // Unwinds like a panic, but prints nothing.
+        std::panic::resume_unwind(Box::new("on purpose"));
     }
 
     fn statfs(&self, _from: &Header, reply: ReplyStatfs) {

@@ -8,6 +8,8 @@
 //! filled, and `CAIRNFS_FILL_MIB` the size of the largest in MiB.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
 
 use cairnfs::device::MemoryDevice;
 use cairnfs::fs::{FileSystem, MakeOptions, Options, make_device};
@@ -63,14 +65,22 @@ fn volume_can_be_filled_and_emptied_repeatedly() {
     let each = setting("CAIRNFS_FILL_ROUNDS", 4);
     let most = setting("CAIRNFS_FILL_MIB", 32);
     let sizes = SIZES.iter().filter(|mib| **mib <= most).count() as u64;
-    let (mut names, mut kills) = (0, 0);
-    for seed in from..from + seeds {
+    let (names, kills) = (AtomicU64::new(0), AtomicU64::new(0));
+    let next = AtomicU64::new(from);
+    let work = || loop {
+        let seed = next.fetch_add(1, Ordering::Relaxed);
+        if seed >= from + seeds {
+            break;
+        }
         let mib = SIZES[(seed % sizes) as usize];
         let (made, killed) = rounds(mib, seed, each);
-        names += made;
-        kills += killed;
+        names.fetch_add(made, Ordering::Relaxed);
+        kills.fetch_add(killed, Ordering::Relaxed);
         println!("seed {seed}, {mib} MiB: {made} names, {killed} kills");
-    }
+    };
+    let threads = thread::available_parallelism().map_or(1, usize::from);
+    thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(work))));
+    let (names, kills) = (names.into_inner(), kills.into_inner());
     println!("{seeds} volumes, each filled and emptied {each} times: {names} names, {kills} kills");
 }
 

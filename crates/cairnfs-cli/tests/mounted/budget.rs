@@ -9,14 +9,13 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::unix::fs::{FileExt, symlink};
 use std::path::{Path, PathBuf};
-use std::sync::PoisonError;
 
 use rustix::fs::{
     FallocateFlags, IFlags, Mode, OFlags, SeekFrom, XattrFlags, copy_file_range, fallocate,
     ioctl_getflags, listxattr, open, removexattr, seek, setxattr, statfs,
 };
 
-use super::place::{KERNEL_CACHES, Place, able, shell, tell};
+use super::place::{Place, able, caches_are_kept, shell, tell};
 
 /// Repetitions of each operation.
 const TIMES: u64 = 200;
@@ -248,18 +247,17 @@ fn counted(place: &Place) -> Messages {
     serde_json::from_value(report["messages"].clone()).unwrap()
 }
 
-/// The daemon's counters when two readings agree: a reading itself sends no message, but the kernel
-/// may be forgetting what was warmed.
+/// The counters when two reports agree: messages that nobody awaits may be on their way during one.
+/// The statistics themselves send no counted message, or no two reports would agree.
 fn settled(place: &Place) -> Messages {
-    let mut readings = (0..100).map(|_| counted(place));
-    let mut last = readings.next().unwrap();
-    for reading in readings {
-        if reading == last {
-            return last;
+    let mut before = counted(place);
+    loop {
+        let now = counted(place);
+        if now == before {
+            return now;
         }
-        last = reading;
+        before = now;
     }
-    panic!("messages of the statistics: {last:?}");
 }
 
 /// Measures all operations: the messages of `TIMES` repetitions of each, by name of the operation.
@@ -282,7 +280,7 @@ fn measure(mode: &str) -> Vec<(&'static str, Messages)> {
         (operation.warm)(&dir);
         let before = settled(&place);
         (operation.run)(&dir);
-        let after = counted(&place).into_iter();
+        let after = settled(&place).into_iter();
         let sent = after.map(|(name, n)| (name.to_uppercase(), n - before[&name]));
         (operation.name, sent.filter(|(_, n)| *n > 0).collect())
     });
@@ -365,6 +363,7 @@ fn compare(mode: &str) {
     if !able(&[]) {
         return;
     }
+    let _caches = caches_are_kept();
     let (budgets, exact) = documented(mode);
     if !exact {
         tell(&format!(
@@ -374,9 +373,6 @@ fn compare(mode: &str) {
     let names: BTreeSet<_> = OPERATIONS.iter().map(|operation| operation.name).collect();
     let rows: BTreeSet<_> = budgets.keys().map(String::as_str).collect();
     assert_eq!(names, rows, "operations, rows of {TABLE}");
-    let _filled = KERNEL_CACHES
-        .write()
-        .unwrap_or_else(PoisonError::into_inner);
     let mut wrong = String::new();
     for _ in 0..MEASUREMENTS {
         wrong = complaints(&measure(mode), &budgets, exact);

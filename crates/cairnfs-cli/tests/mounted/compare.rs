@@ -6,14 +6,14 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::{PoisonError, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{PoisonError, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::place::{CAIRNFS, KERNEL_CACHES, MOUNT_COPIES, able, said};
+use crate::place::{CAIRNFS, MOUNT_COPIES, able, may_drop_caches, said};
 
 /// Programs that the test machine needs.
 const PROGRAMS: [&str; 4] = ["losetup", "mkfs.ext4", "mount", "fusermount3"];
@@ -25,18 +25,17 @@ const PATIENCE: Duration = Duration::from_secs(300);
 /// A directory for the image, and a temporary directory that holds the mountpoint.
 struct Bench {
     dir: TempDir,
-    _emptied: RwLockReadGuard<'static, ()>,
-    _unused: RwLockWriteGuard<'static, ()>,
+    /// A comparison drops the caches, and needs the device unused at its end.
+    _alone: [RwLockWriteGuard<'static, ()>; 2],
 }
 
 impl Bench {
     fn new() -> Self {
-        let emptied = KERNEL_CACHES.read().unwrap_or_else(PoisonError::into_inner);
+        let caches = may_drop_caches();
         let unused = MOUNT_COPIES.write().unwrap_or_else(PoisonError::into_inner);
         let bench = Self {
             dir: tempfile::tempdir().unwrap(),
-            _emptied: emptied,
-            _unused: unused,
+            _alone: [caches, unused],
         };
         fs::create_dir(bench.temporary()).unwrap();
         bench

@@ -8,7 +8,7 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::process::Signal;
 
 use crate::life::private;
-use crate::place::{CAIRNFS, Place, able, arg, said, shell};
+use crate::place::{CAIRNFS, Place, able, arg, said, shell, umount};
 
 fn run_private(place: &Place, script: &str) {
     private(place, &format!("COMMAND={CAIRNFS}\n{script}"));
@@ -75,7 +75,7 @@ fn signal_reports_remaining_mount() {
     fs::write(other.join("f"), b"kept").unwrap();
     place.signal(Signal::TERM);
     place.wait_for_end();
-    shell(&place.beside(""), "umount b");
+    umount(&other);
     let log = log(&place);
     let says = format!("is mounted on {}, too", arg(&other));
     assert!(log.contains(&says), "{log}");

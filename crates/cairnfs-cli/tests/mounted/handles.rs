@@ -7,10 +7,9 @@ use std::fs::{self, File};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::PoisonError;
 
 use crate::modes::Ext4;
-use crate::place::{KERNEL_CACHES, Place, able, arg, succeed};
+use crate::place::{Place, able, arg, may_drop_caches, succeed, umount};
 use crate::writes::compile;
 
 /// A handle as the helper program prints it: type and bytes.
@@ -58,11 +57,13 @@ impl Handles {
     }
 }
 
-/// Makes the kernel evict unused inodes.
+/// Makes the kernel evict unused inodes of all file systems, while [`may_drop_caches`]. What was used
+/// since the last time is only marked at first, names as well as inodes.
 pub fn drop_caches() {
-    let _emptied = KERNEL_CACHES.read().unwrap_or_else(PoisonError::into_inner);
     rustix::fs::sync();
-    fs::write("/proc/sys/vm/drop_caches", "2").unwrap();
+    for _ in 0..4 {
+        fs::write("/proc/sys/vm/drop_caches", "2").unwrap();
+    }
 }
 
 /// Runs the sequence of operations. Returns the result of every handle after each step.
@@ -121,7 +122,7 @@ fn on_ext4(program: &Path, place: &Place) -> Vec<String> {
     let ext4 = Ext4::mounted(place);
     fs::remove_dir(ext4.0.join("lost+found")).unwrap();
     let mut remount = || {
-        succeed(Command::new("umount").arg(&ext4.0));
+        umount(&ext4.0);
         let image = place.beside("ext4");
         succeed(Command::new("mount").args(["-o", "loop", arg(&image), arg(&ext4.0)]));
     };
@@ -133,6 +134,7 @@ fn file_handles_resolve_as_on_ext4() {
     if !able(&["cc", "mkfs.ext4", "mount", "umount", "mkfifo"]) {
         return;
     }
+    let _caches = may_drop_caches();
     let mut place = Place::mounted("64M", "");
     let program = compile(&place, "handle.c");
     let expected = on_ext4(&program, &place);
@@ -188,6 +190,7 @@ fn forged_file_handles_are_stale() {
     if !able(&["cc"]) {
         return;
     }
+    let _caches = may_drop_caches();
     let place = Place::mounted("64M", "");
     let mut handles = Handles::new(&compile(&place, "handle.c"), &place.dir());
     fs::write(place.at("file"), "here").unwrap();

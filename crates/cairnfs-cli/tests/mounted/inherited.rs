@@ -36,7 +36,7 @@ fn request_left_behind_closes_descriptors_of_its_caller() {
         return;
     }
     let place = Place::mounted("64M", "");
-    place.signal(Signal::STOP);
+    place.stop();
     // The child process that waits for the daemon does not keep the lock.
     let script = format!(
         "(exec 9>l; flock 9; ! {CAIRNFS} sync --timeout 0.2 m 2>why)

@@ -6,13 +6,12 @@ use std::fs;
 use std::os::unix::fs::{DirEntryExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::PoisonError;
 
 use rustix::io::Errno;
 
 use crate::handles::drop_caches;
 use crate::modes::Ext4;
-use crate::place::{KERNEL_CACHES, Place, able, arg, shell, succeed, tell};
+use crate::place::{Place, able, arg, may_drop_caches, shell, succeed, tell, umount};
 
 /// Options of an overlay: the defaults; those that need file handles; those that need no
 /// privileged attributes.
@@ -85,7 +84,7 @@ impl Overlay<'_> {
     }
 
     fn umount(&self) {
-        succeed(Command::new("umount").arg(self.dir.join("merged")));
+        umount(&self.dir.join("merged"));
     }
 }
 
@@ -144,9 +143,7 @@ fn history(layers: &Path, options: &str, remount: impl FnOnce()) -> Vec<String> 
         !constant || after == before,
         "{after:?} but before {before:?}"
     );
-    let emptied = KERNEL_CACHES.read().unwrap_or_else(PoisonError::into_inner);
     shell(dir.path(), EMPTY);
-    drop(emptied);
     overlay.umount();
     outputs.push(shell(layers, UPPER));
     fs::remove_dir_all(layers.join("work")).unwrap();
@@ -170,6 +167,7 @@ fn overlay_upper_layer_behaves_as_on_ext4() {
     if !able(&programs) || !has_overlays() {
         return;
     }
+    let _caches = may_drop_caches();
     let mut place = Place::mounted("256M", FOR_CONTAINERS);
     let ext4 = Ext4::mounted(&place);
     for options in OPTIONS {
@@ -191,6 +189,7 @@ fn overlay_removal_of_one_link_keeps_other_links() {
     if !able(&["mount", "umount"]) || !has_overlays() {
         return;
     }
+    let _caches = may_drop_caches();
     let place = Place::mounted("64M", FOR_CONTAINERS);
     let (dir, layers) = (tempfile::tempdir().unwrap(), place.dir());
     let merged = dir.path().join("merged");

@@ -9,7 +9,7 @@ use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::sync::RwLock;
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use cairnfs_fuse::mountinfo;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -25,13 +25,23 @@ const REQUIRE: &str = "CAIRNFS_REQUIRE_FUSE";
 /// The transport of mounts, as in `-o transport=`, unless a test asks for one.
 const TRANSPORT: &str = "CAIRNFS_TRANSPORT";
 
+/// Held for writing by tests that drop the caches of the whole machine; for reading by tests that
+/// count requests, which depend on what the kernel has cached. Taken before [`MOUNT_COPIES`].
+static CACHES: RwLock<()> = RwLock::new(());
+
+/// While it lives, the test may drop the caches of the machine.
+pub fn may_drop_caches() -> RwLockWriteGuard<'static, ()> {
+    CACHES.write().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// While it lives, no other test drops the caches of the machine.
+pub fn caches_are_kept() -> RwLockReadGuard<'static, ()> {
+    CACHES.read().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Held for reading by tests that make mount namespaces, each with copies of all mounts; for
 /// writing by tests that unmount a device and need it unused at once.
 pub static MOUNT_COPIES: RwLock<()> = RwLock::new(());
-
-/// Held for reading by tests that empty the kernel's caches, of all mounts; for writing by tests
-/// that count the messages which full caches spare. Whoever holds it may take [`MOUNT_COPIES`].
-pub static KERNEL_CACHES: RwLock<()> = RwLock::new(());
 
 /// Whether this machine can run a test that mounts and uses `programs`. Prints the reason if not.
 pub fn able(programs: &[&str]) -> bool {
@@ -181,9 +191,16 @@ impl Place {
         succeed(Command::new("cp").args([CAIRNFS, arg(&self.beside("cairnfs"))]));
     }
 
-    /// Runs `cairnfs` in the directory.
+    /// Runs `cairnfs` in the directory; `umount` until the mount is not busy. A process that another
+    /// test is starting holds copies of this test's descriptors until it executes its program.
     pub fn run(&self, args: &[&str]) -> Output {
-        self.command(args).output().unwrap()
+        loop {
+            let out = self.command(args).output().unwrap();
+            if args.first() != Some(&"umount") || !said(&out).contains("is busy") {
+                return out;
+            }
+            std::thread::yield_now();
+        }
     }
 
     /// Prepares to run `cairnfs` in the directory.
@@ -207,7 +224,10 @@ impl Place {
     /// Runs `cairnfs`, which must fail with this exit code, print each text of `says`, and not
     /// panic.
     pub fn fails(&self, args: &[&str], code: i32, says: &[&str]) -> String {
-        let out = self.run(args);
+        let out = match says.contains(&"busy") {
+            true => self.command(args).output().unwrap(),
+            false => self.run(args),
+        };
         let text = said(&out);
         assert_eq!(out.status.code(), Some(code), "cairnfs {args:?}: {text}");
         assert!(!text.contains("panicked"), "cairnfs {args:?}: {text}");
@@ -282,6 +302,21 @@ impl Place {
         pidfd_send_signal(&daemon.process, signal).unwrap();
     }
 
+    /// Stops the daemon. Each of its threads has stopped when this returns: until the first of them
+    /// takes the signal, the others run on.
+    pub fn stop(&self) {
+        self.signal(Signal::STOP);
+        let tasks = format!("/proc/{}/task", self.daemon_pid());
+        let has_stopped = |task: io::Result<fs::DirEntry>| {
+            // One that has ended meanwhile is not listed again.
+            let stat = task.and_then(|task| fs::read_to_string(task.path().join("stat")));
+            stat.is_ok_and(|stat| stat.rsplit(") ").next().unwrap().starts_with('T'))
+        };
+        while !fs::read_dir(&tasks).unwrap().all(has_stopped) {
+            std::thread::yield_now();
+        }
+    }
+
     /// Waits until the daemon has ended.
     pub fn wait_for_end(&mut self) {
         if let Some(daemon) = self.daemon.take() {
@@ -309,17 +344,7 @@ impl Place {
 
     /// Unmounts one of several directories with the command.
     pub fn umount_beside(&self, name: &str) {
-        loop {
-            let out = self.run(&["umount", name]);
-            if out.status.success() {
-                break;
-            }
-            // A process that another test is starting holds copies of this test's descriptors
-            // until it executes its program.
-            let text = said(&out);
-            assert!(text.contains("is busy"), "{text}");
-            std::thread::yield_now();
-        }
+        self.ok(&["umount", name]);
     }
 
     /// Asserts that the volume has no damage, including its contents.
@@ -394,6 +419,18 @@ pub fn succeed(command: &mut Command) -> String {
     let out = command.stdin(Stdio::null()).output().unwrap();
     assert!(out.status.success(), "{command:?}: {}", said(&out));
     String::from_utf8_lossy(&out.stdout).into_owned()
+}
+
+/// Runs umount(8) until the mount is not busy, as [`Place::run`] does.
+pub fn umount(dir: &Path) {
+    loop {
+        let out = Command::new("umount").arg(dir).output().unwrap();
+        if out.status.success() {
+            break;
+        }
+        assert!(said(&out).contains("is busy"), "{}", said(&out));
+        std::thread::yield_now();
+    }
 }
 
 /// A path as an argument.

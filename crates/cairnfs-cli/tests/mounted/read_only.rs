@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use cairnfs::fs::{FileSystem, Options};
 use cairnfs::types::Creds;
 
-use crate::place::{CAIRNFS, Place, able, arg, said, succeed};
+use crate::place::{CAIRNFS, Place, able, arg, said, succeed, umount};
 
 /// Produces about 23 MiB of log; replaying it at once takes 150 MB of memory.
 const FILES: usize = 140_000;
@@ -87,7 +87,7 @@ fn failed_temporary_file_is_reported_with_directory() {
     let small = ["-t", "tmpfs", "-o", "size=1M", "tmpfs", arg(&temporary)];
     succeed(Command::new("mount").args(small));
     let text = refused(&place, &temporary);
-    succeed(Command::new("umount").arg(&temporary));
+    umount(&temporary);
     assert!(named(&text) && text.contains("No space left"), "{text}");
     // As the message suggests: after one mount for writing, the volume can be mounted read-only.
     place.mount("");

@@ -21,7 +21,7 @@ fn commands_give_up_on_stopped_daemon() {
     }
     let place = Place::mounted("64M", "");
     fs::write(place.at("f"), b"x").unwrap();
-    place.signal(Signal::STOP);
+    place.stop();
     let says = ["does not answer within 0.2 seconds", "umount --lazy"];
     place.fails(&["sync", "--timeout", "0.2", "m"], 1, &says);
     place.fails(&["sync", "--timeout", "0.2", "m/f"], 1, &says);
@@ -42,7 +42,7 @@ fn lazy_umount_sends_stopped_daemon_no_request() {
         return;
     }
     let mut place = Place::mounted("64M", "");
-    place.signal(Signal::STOP);
+    place.stop();
     place.ok(&["umount", "--lazy", "m"]);
     place.signal(Signal::CONT);
     place.wait_for_end();

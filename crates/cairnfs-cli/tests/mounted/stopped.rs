@@ -126,7 +126,7 @@ fn missing_or_hanging_daemon_is_reported() {
         return;
     }
     let mut place = Place::mounted("64M", "");
-    place.signal(Signal::STOP);
+    place.stop();
     let says = ["does not answer"];
     place.fails(&["stats", "--timeout", "0.1", "m"], 3, &says);
     place.fails(&["stats", "--check", "--timeout", "0.1", "m"], 3, &says);
@@ -262,7 +262,7 @@ fn forced_umount_aborts_requests_of_hanging_daemon() {
         return;
     }
     let mut place = Place::mounted("64M", "");
-    place.signal(Signal::STOP);
+    place.stop();
     place.ok(&["umount", "-f", "m"]);
     place.fails(&["stats", "m"], 3, &["not in a mounted volume"]);
     place.signal(Signal::CONT);

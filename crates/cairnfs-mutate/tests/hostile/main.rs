@@ -12,9 +12,12 @@
 
 mod memory;
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
 
 use cairnfs_mutate::{Base, CLASSES, Class, Verdict, bases, mutate, survives};
 
@@ -27,8 +30,10 @@ const MOST_MEMORY: usize = 16 << 20;
 /// Number of failures after which a run stops.
 const MOST_FAILURES: usize = 40;
 
-/// The place of the last panic.
-static PANIC: Mutex<String> = Mutex::new(String::new());
+thread_local! {
+    /// The place of the last panic.
+    static PANIC: RefCell<String> = const { RefCell::new(String::new()) };
+}
 
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
@@ -63,7 +68,7 @@ fn attempt(
     let outcome = match result {
         Ok(Ok(outcome)) => outcome,
         Ok(Err(broken)) => return Err(format!("{what}: {broken}")),
-        Err(_) => return Err(format!("{what}: {}", PANIC.lock().unwrap())),
+        Err(_) => return Err(format!("{what}: {}", PANIC.take())),
     };
     if memory > MOST_MEMORY {
         return Err(format!("{what}: {memory} bytes of memory"));
@@ -75,6 +80,31 @@ fn attempt(
     Ok((class, outcome.verdict, memory))
 }
 
+/// What became of all mutations.
+#[derive(Default)]
+struct Tried {
+    verdicts: BTreeMap<Class, BTreeMap<Verdict, u64>>,
+    failures: Vec<String>,
+    most_memory: usize,
+}
+
+impl Tried {
+    fn add(&mut self, result: Result<(Class, Verdict, usize), String>) {
+        match result {
+            Ok((class, verdict, memory)) => {
+                let verdicts = self.verdicts.entry(class).or_default();
+                *verdicts.entry(verdict).or_default() += 1;
+                self.most_memory = self.most_memory.max(memory);
+            }
+            Err(why) => {
+                // Printed immediately, for long runs that are stopped early.
+                println!("{why}");
+                self.failures.push(why);
+            }
+        }
+    }
+}
+
 #[test]
 fn damaged_volumes_are_survived() {
     let bases = bases();
@@ -83,37 +113,29 @@ fn damaged_volumes_are_survived() {
         Some(seed) => seed..seed + 1,
         None => 0..number("CAIRNFS_MUTATIONS").unwrap_or(DEFAULT),
     };
-    std::panic::set_hook(Box::new(|info| {
-        if let Ok(mut text) = PANIC.lock() {
-            *text = info.to_string();
-        }
-    }));
-    let mut tried: BTreeMap<Class, BTreeMap<Verdict, u64>> = BTreeMap::new();
-    let mut failures = Vec::new();
-    let mut most_memory = 0;
+    std::panic::set_hook(Box::new(|info| PANIC.set(info.to_string())));
     let count = seeds.end - seeds.start;
     let only = std::env::var("CAIRNFS_MUTATION_BASE").ok();
     let only = only.map(|name| bases.iter().position(|b| b.name == name).unwrap());
-    for seed in seeds {
-        let round = (seed / CLASSES.len() as u64) as usize % BASES.len();
-        let which = only.unwrap_or(BASES[round]);
-        match attempt(seed, &bases[which], &sound[which]) {
-            Ok((class, verdict, memory)) => {
-                *tried.entry(class).or_default().entry(verdict).or_default() += 1;
-                most_memory = most_memory.max(memory);
+    let next = AtomicU64::new(seeds.start);
+    let tried = Mutex::new(Tried::default());
+    let work = || {
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= seeds.end || tried.lock().unwrap().failures.len() >= MOST_FAILURES {
+                break;
             }
-            Err(why) => {
-                // Printed immediately, for long runs that are stopped early.
-                println!("{why}");
-                failures.push(why);
-            }
+            let round = (seed / CLASSES.len() as u64) as usize % BASES.len();
+            let which = only.unwrap_or(BASES[round]);
+            let result = attempt(seed, &bases[which], &sound[which]);
+            tried.lock().unwrap().add(result);
         }
-        if failures.len() == MOST_FAILURES {
-            break;
-        }
-    }
+    };
+    let threads = thread::available_parallelism().map_or(1, usize::from);
+    thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(work))));
     let _ = std::panic::take_hook();
-    for (class, verdicts) in &tried {
+    let tried = tried.into_inner().unwrap();
+    for (class, verdicts) in &tried.verdicts {
         let of = |v| verdicts.get(&v).copied().unwrap_or(0);
         println!(
             "{class:?}: refused at open {}, read error {}, found by the check alone {}, harmless {}",
@@ -123,6 +145,9 @@ fn damaged_volumes_are_survived() {
             of(Verdict::Harmless)
         );
     }
-    println!("mutations tried: {count}; most memory of one: {most_memory} bytes");
-    assert!(failures.is_empty(), "{}", failures.join("\n"));
+    println!(
+        "mutations tried: {count}; most memory of one: {} bytes",
+        tried.most_memory
+    );
+    assert!(tried.failures.is_empty(), "{}", tried.failures.join("\n"));
 }

@@ -1,11 +1,16 @@
 //! Unit tests of group commit: marks, results, errors and panics of leaders.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::mpsc::channel;
 use std::thread;
 
 use super::*;
 use crate::sync::Mutex;
+
+/// Unwinds like a panic, but prints nothing.
+fn panics() -> ! {
+    resume_unwind(Box::new("on purpose"))
+}
 
 #[test]
 fn waiter_returns_only_after_its_mark() {
@@ -69,7 +74,7 @@ fn one_leader_serves_all_followers_up_to_its_mark() {
 #[test]
 fn error_or_panic_of_watermark_leader_is_its_own() {
     let mark = Watermark::default();
-    let failed: [fn() -> Result<(), &'static str>; 2] = [|| Err("failed"), || panic!("on purpose")];
+    let failed: [fn() -> Result<(), &'static str>; 2] = [|| Err("failed"), || panics()];
     for fails in failed {
         let (begin, begun) = channel();
         let (go_on, goes_on) = channel::<()>();
@@ -152,12 +157,12 @@ fn batch_given_up_frees_its_followers() {
     let batches = Numbers::default();
     assert_eq!(joined(&batches, lead(&batches, 7), drop), [None; 2]);
     let results = joined(&batches, lead(&batches, 7), |leader| {
-        let panics = || {
+        let breaks = || {
             leader.close();
             let _leader = leader;
-            panic!("on purpose");
+            panics();
         };
-        catch_unwind(AssertUnwindSafe(panics)).unwrap_err();
+        catch_unwind(AssertUnwindSafe(breaks)).unwrap_err();
     });
     assert_eq!(results, [None; 2]);
     lead(&batches, 7).end("a later batch");
@@ -184,8 +189,8 @@ fn panic_of_queue_leader_ends_its_turn() {
     let queue = BatchQueue::new(1);
     for request in 0..3 {
         assert!(queue.push(request));
-        let panics = || queue.serve(|_| panic!("on purpose"));
-        catch_unwind(AssertUnwindSafe(panics)).unwrap_err();
+        let breaks = || queue.serve(|_| panics());
+        catch_unwind(AssertUnwindSafe(breaks)).unwrap_err();
     }
     assert!(queue.push(3));
     assert!(queue.serve(|batch| assert_eq!(batch, [3])));
