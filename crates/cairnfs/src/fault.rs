@@ -147,8 +147,6 @@ pub enum InjectedFault {
     FreedBeforeRoot,
     /// What is left of an inherited extent gets the birth of the current context.
     WrongBirth,
-    /// What a merge leaves until its superblock is durable is used before.
-    RestReleasedEarly,
     /// A change of roots returns before its record was flushed.
     RootRecordUnflushed,
     /// A publish writes one of its items in a record of its own.

@@ -47,7 +47,6 @@ pub(super) use self::step_space::{StepSpace, StepUnits};
 use self::steps::{Step, StepEnd, merge_step};
 pub(super) use self::steps::{VolumeStep, write_roots};
 use crate::error::{Error, Result};
-use crate::fault::{self, InjectedFault};
 use crate::format::key::Kind;
 use crate::inode::Inode;
 use crate::journal::position::LogPosition;
@@ -505,7 +504,6 @@ impl Merger {
                 rest.announce(core);
                 left.rest = Some(rest);
                 self.rests.store(true, Ordering::Release);
-                fault::inject(InjectedFault::RestReleasedEarly, || left.settle(core))?;
             }
         }
         self.keep_copies(core, taken)?;
