@@ -26,7 +26,6 @@ use crate::journal::vector::{Change, LogVector};
 use crate::sync::Mutex;
 use crate::txn::Core;
 use crate::txn::copies::Heir;
-use crate::txn::heads::HeadInput;
 use crate::txn::items::NOT_A_HEAD;
 
 pub(super) use self::drop::{Place, RootChanges};
@@ -414,11 +413,14 @@ impl Core {
     }
 
     /// Applies changes of roots to the state after the context that they close; no thread commits.
-    /// `heads` have changes up to that context that no merge has taken. Returns the heads that
-    /// inherit all of their nodes from here on.
-    pub(super) fn begin_changes(&self, changes: &RootItems, heads: &[HeadInput]) -> Vec<u32> {
+    /// The heads `behind` have changes up to that context that no merge has taken. Returns the heads
+    /// that inherit all of their nodes from here on.
+    pub(super) fn begin_changes(
+        &self,
+        changes: &RootItems,
+        behind: impl Iterator<Item = u32>,
+    ) -> Vec<u32> {
         let inheriting = self.roots.inheriting(changes);
-        let behind = heads.iter().map(|head| head.items.root());
         self.roots.begin(changes, behind);
         for id in changes.keys() {
             if let Some(items) = self.heads.get(*id) {

@@ -415,7 +415,8 @@ impl Merger {
             self.backlog.take_over(totals.memory, totals.shrinkage);
             let growth = totals.units + core.space.take_committed_growth();
             let units = growth + self.copies.take();
-            let inheriting = core.begin_changes(&roots, &heads);
+            let behind = heads.iter().map(|head| head.items.root());
+            let inheriting = core.begin_changes(&roots, behind);
             for id in &inheriting {
                 self.copies.inherits(&core.space, &core.heir(*id)?)?;
             }

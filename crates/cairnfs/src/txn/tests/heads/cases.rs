@@ -503,7 +503,7 @@ fn create_in_log_ids_not_reused() {
     v.survive();
 }
 
-/// Nor are ids of roots that the same log drops, also once nothing is left of them.
+/// Nor are ids of roots that were dropped, also once nothing is left of them.
 #[test]
 fn create_drop_in_log_ids_not_reused() {
     for freed in [false, true] {
@@ -512,7 +512,6 @@ fn create_drop_in_log_ids_not_reused() {
         v.put(main, (100, 0), 1);
         let b = v.branch(main, "b");
         v.drop_root(b);
-        assert!(!has_item(&v.core, b), "only the log has it");
         v.again();
         if freed {
             v.free();
