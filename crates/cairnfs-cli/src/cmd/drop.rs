@@ -27,8 +27,8 @@ ends when nothing is left; it can be interrupted, and the rest is freed later.
 This works on a full volume, too. There is no way back. The branch main cannot be
 dropped.
 
-Exit codes: 0 all were dropped, 1 one was not, or not all space is free, 2 wrong
-arguments.";
+Exit codes: 0 all were dropped, 1 one was not, or not all space is free,
+2 wrong arguments.";
 
 /// Parts of the progress of one root.
 const PARTS: u64 = 1000;

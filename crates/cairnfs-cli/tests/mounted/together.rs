@@ -575,9 +575,10 @@ fn hundred_branches_are_mounted_at_once() {
         let read = fs::read_to_string(place.beside(name).join("f")).unwrap();
         assert_eq!(&read, name);
     }
-    // Each mount has a session and two event loops.
-    let more = threads(place.daemon_pid()) - before;
-    assert_eq!(more, 3 * MANY);
+    // Each mount has a session and two event loops. A thread that has just been started has the name
+    // of the one that started it, so the least of many counts is the right one.
+    let counts = (0..100).map(|_| threads(place.daemon_pid()) - before);
+    assert_eq!(counts.min(), Some(3 * MANY));
     assert_eq!(fs::read(place.at("f")).unwrap(), b"main");
     for name in &names {
         place.umount_beside(name);
