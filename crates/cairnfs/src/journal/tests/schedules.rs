@@ -196,7 +196,7 @@ fn merge_takes_exactly_commits_up_to_its_boundary() {
                     let upto = |values: &Values| values.range(..=(point.seq, u64::MAX)).count();
                     assert_eq!(upto(&found), upto(&expected));
                     assert_eq!(log.journal.cil().hold().boundary, point.seq);
-                    log.journal.merged(LOG_BLOCKS);
+                    log.journal.merged(LOG_BLOCKS, true);
                 }
             }
         });
@@ -266,7 +266,7 @@ fn merge_counts_commits_before_its_swap() {
                 Ok((log.commits.swap(0, Ordering::Relaxed), Vec::new()))
             })
             .unwrap();
-        log.journal.merged(LOG_BLOCKS);
+        log.journal.merged(LOG_BLOCKS, true);
         for thread in threads {
             thread.join().unwrap();
         }
