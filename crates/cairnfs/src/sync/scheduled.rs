@@ -4,7 +4,7 @@
 //! condition variable; the one here is built from Shuttle's own.
 
 pub use shuttle::sync::atomic;
-pub use shuttle::{thread, thread_local};
+pub use shuttle::thread_local;
 pub use shuttle_parking_lot::{
     MappedMutexGuard, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockUpgradableReadGuard,
     RwLockWriteGuard,
@@ -20,6 +20,19 @@ std::thread_local! {
     /// Whether timed waits never time out. Thread-local to the system thread, on which Shuttle runs
     /// all threads of a scenario.
     static PATIENT: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Threads of the scheduler.
+pub mod thread {
+    use std::time::Duration;
+
+    pub use shuttle::thread::*;
+
+    /// Lets other threads run. Shuttle's own `sleep` lets the scheduler go on with the same thread
+    /// for ever, so that a loop which waits for another thread would not end.
+    pub fn sleep(_: Duration) {
+        yield_now();
+    }
 }
 
 /// Makes timed waits never time out, so that a lost wake-up shows as a deadlock.
