@@ -8,7 +8,9 @@ use cairnfs::fs::{FileSystem, Options};
 use cairnfs::{Error, Volume};
 
 use crate::seen::{Seen, assert_sound, options, pressed_options, tree};
-use crate::snapshots::{Numbers, fresh, kill, of_snapshot, open, open_with, random_change, volume};
+use crate::snapshots::{
+    Changing, Numbers, fresh, kill, of_snapshot, open, open_with, random_change, volume,
+};
 
 const MIB: u64 = 1 << 20;
 
@@ -149,75 +151,46 @@ fn drop_works_on_a_full_volume() {
 /// the main root alone.
 #[test]
 fn random_drops_leave_exactly_what_roots_have() {
-    for seed in 1..=16_u64 {
-        let mut numbers = Numbers(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        let device = fresh(64 * MIB);
-        let pressed = pressed_options(seed);
-        let mut fs = open_with(&device, &pressed);
-        for dir in 0..3 {
-            volume(&fs).create_dir(format!("d{dir}")).unwrap();
-        }
-        let mut states = Vec::new();
+    for seed in 1..=16 {
+        let mut run = Changing::new(seed);
         let mut dropped = 0;
         for step in 0..400 {
-            let v = volume(&fs);
-            match numbers.below(40) {
-                0..=2 => {
-                    let name = format!("s{step}");
-                    v.snapshot(&name).unwrap();
-                    states.push((name, tree(&fs)));
-                }
-                3 | 4 if !states.is_empty() => {
-                    let (name, _) = states.remove(numbers.below(states.len() as u64) as usize);
-                    fs.drop_root(&name).unwrap();
+            match run.numbers.below(40) {
+                0..=2 => run.snapshot(step),
+                3 | 4 if !run.states.is_empty() => {
+                    let nth = run.numbers.below(run.states.len() as u64) as usize;
+                    let (name, _) = run.states.remove(nth);
+                    run.fs.drop_root(&name).unwrap();
                     dropped += 1;
                 }
                 5..=8 => {
-                    for _ in 0..numbers.below(30) {
-                        fs.drop_step().unwrap();
+                    for _ in 0..run.numbers.below(30) {
+                        run.fs.drop_step().unwrap();
                     }
                 }
-                9 | 10 => fs.merge().unwrap(),
-                11 => {
-                    fs.sync().unwrap();
-                    let before = tree(&fs);
-                    drop(v);
-                    kill(fs);
-                    assert_sound(&*device, "killed");
-                    fs = open_with(&device, &pressed);
-                    assert!(tree(&fs) == before, "seed {seed}, step {step}");
-                }
-                _ => random_change(&v, &fs, &mut numbers),
+                9 | 10 => run.fs.merge().unwrap(),
+                11 => run = run.kill(step),
+                _ => run.change(),
             }
         }
-        free_dropped(&fs);
-        let mut left = names(&fs);
+        free_dropped(&run.fs);
+        let kept: Vec<&String> = run.states.iter().map(|(name, _)| name).collect();
+        let mut left = names(&run.fs);
         left.retain(|name| name != "main");
-        assert_eq!(
-            left,
-            states
-                .iter()
-                .map(|(name, _)| name.clone())
-                .collect::<Vec<_>>()
-        );
-        fs.sync().unwrap();
-        assert_sound(&*device, "all walks ended");
+        assert_eq!(left.iter().collect::<Vec<_>>(), kept);
+        run.fs.sync().unwrap();
+        assert_sound(&*run.device, "all walks ended");
         assert!(dropped > 5, "seed {seed}");
-        let last = tree(&fs);
-        fs.close().unwrap();
-        for (name, state) in &states {
-            let found = of_snapshot(&device, name).unwrap();
-            assert!(found == *state, "seed {seed}, snapshot {name}");
-        }
-        let fs = open_with(&device, &pressed);
-        states
-            .iter()
-            .for_each(|(name, _)| fs.drop_root(name).unwrap());
+        let last = tree(&run.fs);
+        run.fs.close().unwrap();
+        run.assert_states();
+        let fs = open_with(&run.device, &run.options);
+        kept.iter().for_each(|name| fs.drop_root(name).unwrap());
         free_dropped(&fs);
         assert_eq!(names(&fs), ["main"]);
         assert!(tree(&fs) == last);
         fs.close().unwrap();
-        assert_sound(&*device, "one root left");
+        assert_sound(&*run.device, "one root left");
     }
 }
 

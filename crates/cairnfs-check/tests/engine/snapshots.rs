@@ -380,47 +380,82 @@ pub fn random_change(v: &Volume, fs: &FileSystem, numbers: &mut Numbers) {
     };
 }
 
+/// A volume under random changes, with small caches, and merges in small steps for odd seeds.
+pub struct Changing {
+    pub seed: u64,
+    pub numbers: Numbers,
+    pub device: Arc<MemoryDevice>,
+    pub options: Options,
+    pub fs: Arc<FileSystem>,
+    /// The snapshots, and what they must show.
+    pub states: Vec<(String, Vec<Seen>)>,
+}
+
+impl Changing {
+    pub fn new(seed: u64) -> Self {
+        let (device, options) = (fresh(64 * MIB), pressed_options(seed));
+        let fs = open_with(&device, &options);
+        for dir in 0..3 {
+            volume(&fs).create_dir(format!("d{dir}")).unwrap();
+        }
+        Self {
+            seed,
+            numbers: Numbers(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15)),
+            device,
+            options,
+            fs,
+            states: Vec::new(),
+        }
+    }
+
+    pub fn snapshot(&mut self, step: u32) {
+        let name = format!("s{step}");
+        volume(&self.fs).snapshot(&name).unwrap();
+        self.states.push((name, tree(&self.fs)));
+    }
+
+    /// Syncs, kills, and opens again what must be sound and as before.
+    pub fn kill(mut self, step: u32) -> Self {
+        self.fs.sync().unwrap();
+        let before = tree(&self.fs);
+        kill(self.fs);
+        assert_sound(&*self.device, "killed");
+        self.fs = open_with(&self.device, &self.options);
+        assert!(tree(&self.fs) == before, "seed {}, step {step}", self.seed);
+        self
+    }
+
+    pub fn change(&mut self) {
+        random_change(&volume(&self.fs), &self.fs, &mut self.numbers);
+    }
+
+    /// Asserts that the closed volume has the snapshots as they were made.
+    pub fn assert_states(&self) {
+        for (name, state) in &self.states {
+            let found = of_snapshot(&self.device, name).unwrap();
+            assert!(found == *state, "seed {}, snapshot {name}", self.seed);
+        }
+    }
+}
+
 /// Random changes, snapshots, merges and kills, with merges in small steps for odd seeds: each
 /// snapshot keeps its state, and an independent count finds every block in use.
 #[test]
 fn random_histories_keep_snapshots() {
-    for seed in 1..=12_u64 {
-        let mut numbers = Numbers(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        let device = fresh(64 * MIB);
-        let pressed = pressed_options(seed);
-        let mut fs = open_with(&device, &pressed);
-        for dir in 0..3 {
-            volume(&fs).create_dir(format!("d{dir}")).unwrap();
-        }
-        let mut states = Vec::new();
+    for seed in 1..=12 {
+        let mut run = Changing::new(seed);
         for step in 0..400 {
-            let v = volume(&fs);
-            match numbers.below(40) {
-                0 | 1 => {
-                    let name = format!("s{step}");
-                    v.snapshot(&name).unwrap();
-                    states.push((name, tree(&fs)));
-                }
-                2 => fs.merge().unwrap(),
-                3 => fs.sync().unwrap(),
-                4 => {
-                    fs.sync().unwrap();
-                    let before = tree(&fs);
-                    drop(v);
-                    kill(fs);
-                    assert_sound(&*device, "killed");
-                    fs = open_with(&device, &pressed);
-                    assert!(tree(&fs) == before, "seed {seed}, step {step}");
-                }
-                _ => random_change(&v, &fs, &mut numbers),
+            match run.numbers.below(40) {
+                0 | 1 => run.snapshot(step),
+                2 => run.fs.merge().unwrap(),
+                3 => run.fs.sync().unwrap(),
+                4 => run = run.kill(step),
+                _ => run.change(),
             }
         }
-        fs.close().unwrap();
-        assert_sound(&*device, "closed");
-        for (name, state) in &states {
-            let found = of_snapshot(&device, name).unwrap();
-            assert!(found == *state, "seed {seed}, snapshot {name}");
-        }
-        assert!(states.len() > 5, "seed {seed}");
+        run.fs.close().unwrap();
+        assert_sound(&*run.device, "closed");
+        run.assert_states();
+        assert!(run.states.len() > 5, "seed {seed}");
     }
 }

@@ -16,11 +16,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use cairnfs_fuse::sessions::{Ended, Watcher};
-use rustix::net::sockopt::socket_peercred;
 use rustix::process::geteuid;
 
 use super::folder::{Folder, SocketName};
 use super::frames::{Answer, Request, Wanted, receive, send};
+use super::is_of;
 
 /// Time that a command has for its request.
 const REQUEST: Duration = Duration::from_secs(10);
@@ -123,7 +123,7 @@ fn answer_callers(listener: &UnixListener, clerk: &Arc<impl Clerk>) {
             thread::sleep(Duration::from_millis(100));
             continue;
         };
-        if !is_trusted(&caller) || Arc::strong_count(&talks) > MOST {
+        if !is_of(&caller, geteuid()) || Arc::strong_count(&talks) > MOST {
             continue;
         }
         let (clerk, talk) = (Arc::clone(clerk), Arc::clone(&talks));
@@ -137,14 +137,6 @@ fn answer_callers(listener: &UnixListener, clerk: &Arc<impl Clerk>) {
         if let Err(error) = spawned {
             tracing::warn!("no thread for a command's call: {error}");
         }
-    }
-}
-
-/// Whether the other end is this process's user, or root.
-fn is_trusted(caller: &UnixStream) -> bool {
-    match socket_peercred(caller) {
-        Ok(peer) => peer.uid.is_root() || peer.uid == geteuid(),
-        Err(_) => false,
     }
 }
 

@@ -9,3 +9,29 @@ pub mod caller;
 pub mod desk;
 pub mod folder;
 pub mod frames;
+
+use std::os::unix::net::UnixStream;
+
+use rustix::net::sockopt::socket_peercred;
+use rustix::process::Uid;
+
+/// Whether the other end runs as this user, or as root.
+fn is_of(stream: &UnixStream, user: Uid) -> bool {
+    match socket_peercred(stream) {
+        Ok(peer) => peer.uid.is_root() || peer.uid == user,
+        Err(_) => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::process::geteuid;
+
+    #[test]
+    fn other_users_are_not_believed() {
+        let (ours, _theirs) = UnixStream::pair().unwrap();
+        assert!(is_of(&ours, geteuid()));
+        assert_eq!(is_of(&ours, Uid::from_raw(4_000_000)), geteuid().is_root());
+    }
+}
