@@ -447,7 +447,7 @@ fn socket_of_another_user_gets_no_mount() {
     let path = socket_of(&place);
     let squatter = socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
     bind(&squatter, &SocketAddrUnix::new(&path).unwrap()).unwrap();
-    // The other end is whoever has listened.
+    // SO_PEERCRED names the user who called listen(2).
     as_stranger(|| listen(&squatter, 8).unwrap());
     let listener = UnixListener::from(squatter);
     let caller = thread::spawn(move || {

@@ -6,10 +6,10 @@
 //! A head is never charged for more nodes than it inherits. A fork is charged for its root node
 //! only, and a merge takes over what was charged for the changes that it takes.
 //!
-//! A *pool* of units is kept besides: from it, removals and replacements are charged on a full
-//! volume, also if they free nothing. It is one for all heads: as many units as the head has that
-//! inherits the most nodes. So every file of any one head can be removed. Copies that removals cause
-//! use the pool up; what becomes free later fills it again, before anything else gets it.
+//! Besides, one *pool* of units is kept for all heads. On a full volume, removals and replacements
+//! are charged to it, even those that free nothing. It holds as many units as the largest number of
+//! nodes that a single head inherits, so every file of any one head can be removed. Copies caused by
+//! removals empty the pool; units that become free later refill it before other requests get them.
 
 use std::collections::HashMap;
 

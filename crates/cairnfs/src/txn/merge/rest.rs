@@ -1,10 +1,10 @@
 //! What a merge leaves for the time when its last superblock is durable.
 //!
-//! A caller that needs only the new trees does not wait for that superblock: what it waits for is
-//! durable in the log, and the next flush, whoever needs it, makes the superblock durable as well.
-//! Until then the state on the device is what the superblock before says, with its tail of the log.
-//! So everything that this state still needs is kept here: the log before the new tail, the blocks
-//! and the nodes that the merge freed.
+//! A caller that needs only the new trees does not wait for that superblock: its changes are durable
+//! in the log, and the next flush for any purpose makes the superblock durable as well. Until then
+//! the state on the device is that of the previous superblock with its tail of the log. So this
+//! keeps all that the previous state needs: the log before the new tail, and the blocks and nodes
+//! that the merge freed.
 
 use crate::error::Result;
 use crate::format::NODE_BLOCKS;
