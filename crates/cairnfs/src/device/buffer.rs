@@ -29,10 +29,12 @@ impl AlignedBuf {
         }
     }
 
-    /// Makes it at least `len` bytes long. Growing discards the content.
+    /// Makes it at least `len` bytes long; what it gains is zero. Growing in small steps copies each
+    /// byte about once.
     pub fn ensure(&mut self, len: usize) {
         if self.len < len {
-            *self = Self::zeroed(len);
+            self.pages.resize(len.div_ceil(ALIGN), Page([0; ALIGN]));
+            self.len = len;
         }
     }
 

@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::format::{BLOCK_SIZE, NODE_SIZE};
 use crate::sync::thread::{self, JoinHandle};
 
-/// Size of a buffer in bytes.
+/// Maximum size of a buffer in bytes.
 const BUFFER: usize = 1 << 20;
 
 /// Maximum number of buffers with the helper: queued or being written.
@@ -127,11 +127,12 @@ impl Writer {
         if full.len == 0 {
             full.start = at;
         }
-        full.buffer.ensure(BUFFER);
-        if let Some(to) = full.buffer.get_mut(full.len..full.len + bytes.len()) {
+        let end = full.len + bytes.len();
+        full.buffer.ensure(end);
+        if let Some(to) = full.buffer.get_mut(full.len..end) {
             to.copy_from_slice(bytes);
         }
-        full.len += bytes.len();
+        full.len = end;
         Ok(())
     }
 

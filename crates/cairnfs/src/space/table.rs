@@ -125,7 +125,7 @@ impl<'a> BitmapWriter<'a> {
     pub fn new(device: &'a dyn Device) -> Self {
         Self {
             device,
-            buf: AlignedBuf::zeroed(Self::MAX_BLOCKS * BLOCK_SIZE),
+            buf: AlignedBuf::default(),
             start: 0,
             blocks: 0,
         }
@@ -139,6 +139,7 @@ impl<'a> BitmapWriter<'a> {
             self.start = block;
         }
         let at = self.blocks * BLOCK_SIZE;
+        self.buf.ensure(at + BLOCK_SIZE);
         let bytes = self.buf.get_mut(at..at + BLOCK_SIZE).unwrap_or_default();
         self.blocks += 1;
         Ok(encode(map, copy, bytes))
