@@ -130,17 +130,41 @@ impl Reader<'_, '_> {
 
     /// Reads blocks of the ring from `lsn`, wrapping at its end.
     fn read(&self, lsn: u64, count: u64) -> Result<AlignedBuf> {
+        let mut bytes = AlignedBuf::zeroed(count as usize * BLOCK_SIZE);
+        self.read_into(lsn, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    fn read_into(&self, lsn: u64, bytes: &mut [u8]) -> Result<()> {
         let start = lsn % self.ring();
-        let first = count.min(self.ring() - start);
-        let bytes = self.volume.read(LOG_START + start, first)?;
-        if first == count {
-            return Ok(bytes);
+        let before_end = (self.ring() - start) as usize * BLOCK_SIZE;
+        let (head, tail) = bytes.split_at_mut(before_end.min(bytes.len()));
+        self.volume.read_into(LOG_START + start, head)?;
+        match tail.is_empty() {
+            true => Ok(()),
+            false => self.volume.read_into(LOG_START, tail),
         }
-        let mut both = AlignedBuf::zeroed(count as usize * BLOCK_SIZE);
-        let (head, tail) = both.split_at_mut(bytes.len());
-        head.copy_from_slice(&bytes);
-        tail.copy_from_slice(&self.volume.read(LOG_START, count - first)?);
-        Ok(both)
+    }
+
+    /// Calls `each` with the headers of this volume in the blocks of the ring from `from` to `to`,
+    /// and with their positions.
+    fn headers(&self, from: u64, to: u64, mut each: impl FnMut(u64, &RecordHeader)) -> Result<()> {
+        let most = SCAN_BLOCKS.min(to.saturating_sub(from));
+        let mut buffer = AlignedBuf::zeroed(most as usize * BLOCK_SIZE);
+        let mut at = from;
+        while at < to {
+            let count = SCAN_BLOCKS.min(to - at);
+            let len = count as usize * BLOCK_SIZE;
+            let bytes = buffer.get_mut(..len).unwrap_or_default();
+            self.read_into(at, bytes)?;
+            for (block, position) in bytes.chunks(BLOCK_SIZE).zip(at..) {
+                if let Some(header) = self.header(block) {
+                    each(position, &header);
+                }
+            }
+            at += count;
+        }
+        Ok(())
     }
 
     fn header(&self, bytes: &[u8]) -> Option<RecordHeader> {
@@ -239,39 +263,32 @@ impl Reader<'_, '_> {
     /// Reads the durable LSNs and generations of valid records after the end.
     fn look_beyond(&mut self, end: u64) -> Result<()> {
         let last = end.saturating_add(BEYOND_BLOCKS.min(self.ring()));
-        let mut at = end;
-        while at < last {
-            let count = SCAN_BLOCKS.min(last - at);
-            let bytes = self.read(at, count)?;
-            for (block, lsn) in bytes.chunks(BLOCK_SIZE).zip(at..) {
-                if let Some(header) = self.header(block)
-                    && header.lsn.get() == lsn
-                {
-                    self.durable = self.durable.max(header.durable_lsn.get());
-                    self.generation = self.generation.max(header.generation.get());
-                }
+        let (mut durable, mut generation) = (self.durable, self.generation);
+        self.headers(end, last, |lsn, header| {
+            if header.lsn.get() == lsn {
+                durable = durable.max(header.durable_lsn.get());
+                generation = generation.max(header.generation.get());
             }
-            at += count;
-        }
+        })?;
+        (self.durable, self.generation) = (durable, generation);
         Ok(())
     }
 
     /// Reads the newest generation of any record in the ring.
     fn scan_generations(&mut self, ledger: &mut Ledger<'_>) -> Result<()> {
+        let (ring, mut generation) = (self.ring(), self.generation);
         let mut at = 0;
-        while at < self.ring() {
-            ledger.progress("log", at, self.ring());
-            let count = SCAN_BLOCKS.min(self.ring() - at);
-            let bytes = self.read(at, count)?;
-            for (block, position) in bytes.chunks(BLOCK_SIZE).zip(at..) {
-                if let Some(header) = self.header(block)
-                    && header.lsn.get() % self.ring() == position
-                {
-                    self.generation = self.generation.max(header.generation.get());
+        while at < ring {
+            ledger.progress("log", at, ring);
+            let next = (at + BEYOND_BLOCKS).min(ring);
+            self.headers(at, next, |position, header| {
+                if header.lsn.get() % ring == position {
+                    generation = generation.max(header.generation.get());
                 }
-            }
-            at += count;
+            })?;
+            at = next;
         }
+        self.generation = generation;
         Ok(())
     }
 }

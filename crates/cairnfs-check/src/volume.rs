@@ -48,8 +48,13 @@ impl<'d> Volume<'d> {
     /// Reads `count` blocks from `block`; the caller has checked that the range exists.
     pub(crate) fn read(&self, block: u64, count: u64) -> Result<AlignedBuf> {
         let mut buf = AlignedBuf::zeroed(count as usize * BLOCK_SIZE);
-        self.device.read(block * BLOCK_SIZE as u64, &mut buf)?;
+        self.read_into(block, &mut buf)?;
         Ok(buf)
+    }
+
+    /// As [`Self::read`], into a buffer of whole blocks.
+    pub(crate) fn read_into(&self, block: u64, buf: &mut [u8]) -> Result<()> {
+        self.device.read(block * BLOCK_SIZE as u64, buf)
     }
 
     /// Whether an index node or a unit of a large value can be at `block`.
