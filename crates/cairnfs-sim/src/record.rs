@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, LazyLock, OnceLock};
 
 use cairnfs::format::geometry::SUPERBLOCK_SLOTS;
 use cairnfs::format::key::MAIN_ROOT;
@@ -163,12 +163,14 @@ fn branches_of(fs: &FileSystem) -> Result<Branches> {
 
 /// Options of simulated volumes: no background work, so that a run is deterministic.
 pub fn options(seed: u64) -> Options {
+    // Made once: it asks the system for the limits of this process.
+    static DEFAULT: LazyLock<Options> = LazyLock::new(Options::default);
     Options {
         cache_budget: 8 << 20,
         durability_interval: None,
         workers: false,
         seed: Some(seed),
-        ..Options::default()
+        ..DEFAULT.clone()
     }
 }
 

@@ -13,6 +13,7 @@
 mod trial;
 
 use cairnfs::fault::InjectedFault::{self, *};
+use cairnfs_sim::spread::spread;
 use cairnfs_sim::workload::{Step, after, random_names, random_steps, random_values, steps};
 use trial::During::{Both, Recovery, Run};
 use trial::{
@@ -501,17 +502,21 @@ fn random_steps_detect_injected_faults() {
     let runs: Vec<Vec<Step>> = (0..RUNS).map(run).chain(values).collect();
     let volume = base();
     let mut table = Table::default();
-    for steps in &runs {
-        let sound = sampled(Faults(&[], Run), volume.clone(), steps, 40);
-        table.wrong.extend(sound.caught);
-    }
-    for (fault, during, _) in CUTS {
+    let sound = spread(|n| Some(sampled(Faults(&[], Run), volume.clone(), runs.get(n)?, 40)));
+    table
+        .wrong
+        .extend(sound.into_iter().filter_map(|sound| sound.caught));
+    let found = spread(|n| {
+        let (fault, during, _) = CUTS.get(n)?;
         let mut tried = 0;
         let caught = (1..).zip(&runs).find_map(|(n, steps)| {
             let with = sampled(Faults(&[*fault], *during), volume.clone(), steps, 40);
             tried += with.tried;
             with.caught.map(|what| format!("run {n:>3}: {what}"))
         });
+        Some((fault, tried, caught))
+    });
+    for (fault, tried, caught) in found {
         if caught.is_none() && !RARE.contains(fault) {
             table.wrong.push(format!("{fault:?} went unnoticed"));
         }

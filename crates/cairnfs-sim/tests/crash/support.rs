@@ -1,21 +1,33 @@
 //! Tries workloads, many of them on several threads, and prints what was tried.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-
 use cairnfs::fs::{Options, Pressure};
 use cairnfs_sim::explore::{self, Depth, Tally, explore};
 use cairnfs_sim::image::Image;
 use cairnfs_sim::record::{Recording, VOLUME_SIZE, fresh_volume, options};
+use cairnfs_sim::spread::spread;
 use cairnfs_sim::workload::{Step, record, record_as, record_with, steps};
-use parking_lot::Mutex;
 
-/// The depth for hand-written workloads: recoveries are often interrupted.
+/// The depth for hand-written workloads.
 pub const THOROUGH: Depth = Depth {
-    states: 3000,
-    interrupted: 4,
-    within: 12,
+    states: 1500,
+    interrupted: 12,
+    within: 6,
     used: 4,
 };
+
+/// The depth to use instead: much more if `CAIRNFS_CRASH_LONG` is set. Interrupted recoveries are
+/// most of the states, because those that follow are interrupted as well.
+fn chosen(depth: &Depth) -> Depth {
+    match std::env::var_os("CAIRNFS_CRASH_LONG") {
+        None => *depth,
+        Some(_) => Depth {
+            states: depth.states.saturating_mul(2),
+            interrupted: depth.interrupted.div_ceil(3),
+            within: depth.within * 2,
+            used: depth.used,
+        },
+    }
+}
 
 /// Maximum number of failures that are printed.
 const SHOWN: usize = 5;
@@ -28,7 +40,7 @@ pub fn text(steps: &[Step]) -> String {
 
 /// Tries one recording; panics if it breaks the contract.
 pub fn try_recording(what: &str, recording: &Recording, depth: &Depth) -> Tally {
-    let tally = explore(recording, depth, &mut |_| {});
+    let tally = explore(recording, &chosen(depth), &mut |_| {});
     for failure in tally.failures.iter().take(SHOWN) {
         eprintln!("{what}\n  {failure}");
     }
@@ -106,32 +118,21 @@ fn try_recordings(
     recorded: &(dyn Fn(usize) -> Option<(Recording, Vec<Step>)> + Sync),
     depth: &Depth,
 ) {
-    let next = AtomicUsize::new(0);
-    let tried = AtomicUsize::new(0);
-    let all = Mutex::new(Tally::default());
-    let work = || {
-        while let Some((recording, steps)) = recorded(next.fetch_add(1, Ordering::Relaxed)) {
-            let tally = explore(&recording, depth, &mut |_| {});
-            tried.fetch_add(1, Ordering::Relaxed);
-            let mut all = all.lock();
-            for failure in &tally.failures {
-                if all.failures.len() < SHOWN {
-                    eprintln!("{name}: {}\n  {failure}", text(&steps));
-                }
-            }
-            all.add(tally);
+    let depth = chosen(depth);
+    let tallies = spread(|i| {
+        let (recording, steps) = recorded(i)?;
+        let tally = explore(&recording, &depth, &mut |_| {});
+        for failure in tally.failures.iter().take(SHOWN) {
+            eprintln!("{name}: {}\n  {failure}", text(&steps));
         }
-    };
-    std::thread::scope(|scope| {
-        let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        for _ in 0..threads {
-            scope.spawn(work);
-        }
+        Some(tally)
     });
-    let all = all.into_inner();
+    let tried = tallies.len();
+    let mut all = Tally::default();
+    tallies.into_iter().for_each(|tally| all.add(tally));
     println!(
         "{name}: {} workloads, {} crash states recovered, {} distinct disks, {} interrupted recoveries, {} used on",
-        tried.into_inner(),
+        tried,
         all.states,
         all.disks.len(),
         all.interrupted,
