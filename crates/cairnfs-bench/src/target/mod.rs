@@ -98,8 +98,13 @@ pub trait Tree: Send + Sync {
         Err("nothing here compares a fork with its origin".into())
     }
 
-    /// Removes a fork; its space is free when this returns.
+    /// Removes a fork. Its space is free when this and then [`Tree::freed`] have returned.
     fn remove(&self, number: u64) -> Result<()>;
+
+    /// Waits until the space of all removed forks is free.
+    fn freed(&self) -> Result<()> {
+        Ok(())
+    }
 }
 
 /// A directory that one thread works in.

@@ -1,8 +1,9 @@
 //! Trees in a directory that are forked whole: by the snapshots or shared blocks of the file system
 //! where it has them, by git, or by a copy.
 //!
-//! A fork is durable when it is made, like that of a volume: `syncfs` follows each program. A
-//! removal ends when the file system has the space back.
+//! A fork is durable when it is made, like that of a volume: `syncfs` follows each program. After
+//! the last removal, btrfs is waited for until it has the space back: its cleaner begins up to half a
+//! minute later.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -120,10 +121,7 @@ impl Tree for DirectoryTree<'_> {
     fn remove(&self, number: u64) -> Result<()> {
         let fork = self.path(Some(number));
         match self.way {
-            Way::Subvolume => {
-                run("btrfs", &["subvolume", "delete"], &[&fork])?;
-                run("btrfs", &["subvolume", "sync"], &[&self.parent])
-            }
+            Way::Subvolume => run("btrfs", &["subvolume", "delete"], &[&fork]),
             Way::Reflink | Way::Copy => {
                 run("rm", &["-r"], &[&fork])?;
                 self.sync()
@@ -134,15 +132,29 @@ impl Tree for DirectoryTree<'_> {
             }
         }
     }
+
+    fn freed(&self) -> Result<()> {
+        match self.way {
+            Way::Subvolume => run("btrfs", &["subvolume", "sync"], &[&self.parent]),
+            _ => Ok(()),
+        }
+    }
 }
 
-/// Runs a program; its messages are the text of a failure.
+/// Lines of a program's messages that a failure shows: it may have one for each file.
+const SHOWN: usize = 3;
+
+/// Runs a program; the first of its messages are the text of a failure.
 fn run(program: &str, words: &[&str], paths: &[&Path]) -> Result<()> {
     let mut command = Command::new(program);
     let done = command.args(words).args(paths).output();
     let done = done.map_err(|e| at(program, e))?;
     match done.status.success() {
         true => Ok(()),
-        false => Err(at(program, String::from_utf8_lossy(&done.stderr).trim())),
+        false => {
+            let messages = String::from_utf8_lossy(&done.stderr);
+            let first: Vec<&str> = messages.trim().lines().take(SHOWN).collect();
+            Err(at(program, first.join("\n")))
+        }
     }
 }

@@ -2,6 +2,7 @@
 //! one, the difference to its origin, work beside many forks, and their removal.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use super::{Description, Phases, Worker, Workload, at_least_one, at_most_1g, contents, file_name};
 use crate::Result;
@@ -52,6 +53,9 @@ const COMPARED: u64 = 10;
 /// Number of the thread that forks; the other one creates files.
 const FORKS: usize = 0;
 
+/// Time between two looks whether the next fork has begun.
+const PAUSE: Duration = Duration::from_millis(1);
+
 /// Bytes of a write into an existing file.
 const BLOCK: u64 = 4096;
 
@@ -95,8 +99,8 @@ impl Workload for Branches {
             next: AtomicU64::new(self.files),
         };
         run.fill(phases)?;
-        let synced = phases.run_first(1, "overwrite + fsync", |w| run.overwrite(w, None, true))?;
-        let plain = phases.run_first(1, "overwrite", |w| run.overwrite(w, None, false))?;
+        let synced = phases.run_first(1, "overwrite + fsync", |w| run.overwrite(w, true))?;
+        let plain = phases.run_first(1, "overwrite", |w| run.overwrite(w, false))?;
         let alone = phases.run_first(1, "create", |w| run.create(w, self.creates))?;
         phases.meter.settle()?;
         let fork = phases.run_first(1, "fork", |w| run.fork(w, 0..self.forks))?;
@@ -147,10 +151,20 @@ impl Run<'_> {
         phases.meter.settle()
     }
 
-    /// Writes the first block of existing files, each timed; syncs each if `sync`.
-    fn overwrite(&self, worker: &mut Worker<'_>, fork: Option<u64>, sync: bool) -> Result<()> {
-        let (dir, bytes) = (self.tree.dir(fork)?, contents(BLOCK));
-        for file in (0..SYNCED).map(|n| n % self.settings.files) {
+    /// Writes the first block of existing files, each timed. If `sync`, of the first files, and syncs
+    /// each; else of the last files, to which nothing was written since they were made, like those
+    /// of a fork.
+    fn overwrite(&self, worker: &mut Worker<'_>, sync: bool) -> Result<()> {
+        let (dir, bytes) = (self.tree.dir(None)?, contents(BLOCK));
+        let files = self.settings.files;
+        let nth = |n: u64| {
+            if sync {
+                n % files
+            } else {
+                files - 1 - n % files
+            }
+        };
+        for file in (0..SYNCED).map(nth) {
             let file = dir.open(&file_name(file), Open::Existing)?;
             worker.tally.timed(|| {
                 file.write_at(&bytes, 0)?;
@@ -185,7 +199,7 @@ impl Run<'_> {
         for fork in forks {
             worker.tally.timed(|| self.tree.remove(fork))?;
         }
-        Ok(())
+        self.tree.freed()
     }
 
     /// Writes one block in each fork, which is the first change of it.
@@ -223,23 +237,34 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Forks while another thread creates files; returns the latencies of the creations. Removes
-    /// the forks and these files, whose number depends on speed: the tree is again as it was.
+    /// Forks while another thread creates files; returns the latencies of the creations. During
+    /// each fork at most half of `creates` files are created, because a program that copies a tree
+    /// would never be done with one that grows as fast. Removes the forks and these files, whose
+    /// number depends on speed: the tree is again as it was.
     fn fork_beside(&self, phases: &mut Phases<'_>) -> Result<Option<Latency>> {
         let (over, forks) = (AtomicBool::new(false), self.settings.forks);
+        let (begun, each) = (AtomicU64::new(0), self.settings.creates.div_ceil(2));
         let before = self.next.load(Ordering::Relaxed);
         let beside = phases.run("create beside forks", |worker| {
             if worker.number == FORKS {
                 let _end = End(&over);
-                return (0..forks).try_for_each(|fork| self.tree.fork(fork));
+                return (0..forks).try_for_each(|fork| {
+                    begun.fetch_add(1, Ordering::Relaxed);
+                    self.tree.fork(fork)
+                });
             }
             while !over.load(Ordering::Relaxed) {
-                self.create(worker, 1)?;
+                let made = self.next.load(Ordering::Relaxed) - before;
+                match made < begun.load(Ordering::Relaxed) * each {
+                    true => self.create(worker, 1)?,
+                    false => std::thread::sleep(PAUSE),
+                }
             }
             Ok(())
         })?;
         phases.meter.beside("forks beside create", forks, 0);
         (0..forks).try_for_each(|fork| self.tree.remove(fork))?;
+        self.tree.freed()?;
         let mut made = before..self.next.load(Ordering::Relaxed);
         let dir = self.tree.dir(None)?;
         made.try_for_each(|file| dir.remove(&file_name(file)))?;
@@ -255,7 +280,7 @@ impl Run<'_> {
             self.create(w, self.settings.creates)
         })?;
         phases.run_first(1, "overwrite + fsync beside many", |worker| {
-            self.overwrite(worker, None, true)
+            self.overwrite(worker, true)
         })?;
         phases.meter.settle()?;
         for (ratio, beside, alone) in [
