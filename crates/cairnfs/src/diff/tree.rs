@@ -148,11 +148,24 @@ impl<'a> FileTree<'a> {
         dir: u64,
         each: &mut dyn FnMut(&DirEntryRef<'_>) -> Result<bool>,
     ) -> Result<()> {
-        self.items(dir, Kind::DirIndex, 0, &mut |key, value| {
+        self.entries_from(dir, 0, &mut |_, entry| each(entry))
+    }
+
+    /// As [`Self::entries`], with their indexes, from the index `first` on.
+    ///
+    /// # Errors
+    /// As [`Self::entries`].
+    pub(super) fn entries_from(
+        &self,
+        dir: u64,
+        first: u64,
+        each: &mut dyn FnMut(u64, &DirEntryRef<'_>) -> Result<bool>,
+    ) -> Result<()> {
+        self.items(dir, Kind::DirIndex, first, &mut |key, value| {
             if key.kind != Kind::DirIndex {
                 return Ok(false);
             }
-            each(&entry_of(key, value)?)
+            each(key.offset, &entry_of(key, value)?)
         })
     }
 

@@ -2,6 +2,7 @@
 
 pub mod compare;
 pub mod model;
+mod paths;
 mod replaced;
 mod report;
 mod text;
