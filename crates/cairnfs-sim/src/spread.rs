@@ -1,7 +1,7 @@
 //! Work on all processors.
 //!
-//! Uses the standard library only. Faults are injected in one thread, so each piece of work is done
-//! by one thread from its beginning to its end.
+//! Uses nothing of the crate. Faults are injected in one thread, so each piece of work is done by one
+//! thread from its beginning to its end.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::{available_parallelism, scope};

@@ -122,14 +122,17 @@ fn try_recordings(
     let tallies = spread(|i| {
         let (recording, steps) = recorded(i)?;
         let tally = explore(&recording, &depth, &mut |_| {});
-        for failure in tally.failures.iter().take(SHOWN) {
-            eprintln!("{name}: {}\n  {failure}", text(&steps));
-        }
-        Some(tally)
+        let failures = tally.failures.iter().take(SHOWN);
+        let told: Vec<String> = failures
+            .map(|failure| format!("{name}: {}\n  {failure}", text(&steps)))
+            .collect();
+        Some((tally, told))
     });
     let tried = tallies.len();
+    let told = tallies.iter().flat_map(|(_, told)| told);
+    told.take(SHOWN).for_each(|failure| eprintln!("{failure}"));
     let mut all = Tally::default();
-    tallies.into_iter().for_each(|tally| all.add(tally));
+    tallies.into_iter().for_each(|(tally, _)| all.add(tally));
     println!(
         "{name}: {} workloads, {} crash states recovered, {} distinct disks, {} interrupted recoveries, {} used on",
         tried,
