@@ -97,10 +97,18 @@ impl Failure {
 
     /// Prints the failure and the next step on standard error.
     pub fn tell(&self) {
-        eprintln!("cairnfs: {self}");
-        if let Some(hint) = &self.hint {
-            eprintln!("  {hint}");
-        }
+        // Nobody is left to be told that standard error failed.
+        let _ = self.write(&mut io::stderr().lock());
+    }
+
+    /// Writes the failure and the next step, in one piece.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn write(&self, out: &mut impl io::Write) -> io::Result<()> {
+        let hint = self.hint.iter().map(|hint| format!("  {hint}\n"));
+        let text = format!("cairnfs: {self}\n{}", hint.collect::<String>());
+        out.write_all(text.as_bytes())
     }
 
     /// Whether the run ends here, because nothing else in it can succeed.
@@ -176,6 +184,25 @@ pub fn of_output(error: &(dyn Error + 'static)) -> Option<Failure> {
         true => failure().code(BROKEN_PIPE),
         false => failure(),
     })
+}
+
+/// Writes a failure, and returns its exit code. A closed pipe is not reported.
+pub fn report(error: &(dyn Error + 'static), out: &mut impl io::Write) -> u8 {
+    if is_broken_pipe(error) {
+        return BROKEN_PIPE;
+    }
+    let output = of_output(error);
+    // Nobody is left to be told that this cannot be written.
+    if let Some(failure) = error.downcast_ref::<Failure>().or(output.as_ref()) {
+        let _ = failure.write(out);
+        return failure.exit_code();
+    }
+    let _ = writeln!(out, "cairnfs: {error}");
+    let engine = error.downcast_ref::<cairnfs::Error>();
+    if let Some(hint) = engine.and_then(hint_for) {
+        let _ = writeln!(out, "  {hint}");
+    }
+    1
 }
 
 /// Adds what was being done to the error of a call.

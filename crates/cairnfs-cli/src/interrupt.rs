@@ -17,6 +17,8 @@ use signal_hook::{flag, low_level};
 
 use crate::failure::{Explain, Failure};
 
+const INCOMPLETE: &str = "the copy is incomplete";
+
 static DEFERRED: OnceLock<Deferred> = OnceLock::new();
 
 struct Deferred {
@@ -80,8 +82,13 @@ fn arrived() -> Option<i32> {
 pub fn check() -> Result<(), Failure> {
     match arrived() {
         None => Ok(()),
-        Some(_) => Err(Failure::new("interrupted", "the copy is incomplete").fatal()),
+        Some(_) => Err(interrupted()),
     }
+}
+
+/// The failure of what was interrupted.
+pub fn interrupted() -> Failure {
+    Failure::new("interrupted", INCOMPLETE).fatal()
 }
 
 /// Waits until `input` can be read. Without this a read from a pipe would hold up the end.
@@ -89,12 +96,20 @@ pub fn check() -> Result<(), Failure> {
 /// # Errors
 /// A signal has arrived.
 pub fn wait(input: impl AsFd) -> io::Result<()> {
-    let Some(deferred) = DEFERRED.get() else {
-        return Ok(());
-    };
+    match DEFERRED.get() {
+        Some(deferred) => wait_beside(&deferred.arrived, input),
+        None => Ok(()),
+    }
+}
+
+/// Waits until `input` can be read, or `end`, or until the other end of that was closed.
+///
+/// # Errors
+/// It was `end`.
+pub fn wait_beside(end: impl AsFd, input: impl AsFd) -> io::Result<()> {
     loop {
         let mut both = [
-            PollFd::new(&deferred.arrived, PollFlags::IN),
+            PollFd::new(&end, PollFlags::IN | PollFlags::RDHUP),
             PollFd::new(&input, PollFlags::IN),
         ];
         match poll(&mut both, None) {
@@ -105,7 +120,7 @@ pub fn wait(input: impl AsFd) -> io::Result<()> {
         let [arrived, _] = both;
         return match arrived.revents().is_empty() {
             true => Ok(()),
-            false => Err(io::Error::other("interrupted; the copy is incomplete")),
+            false => Err(io::Error::other(format!("interrupted; {INCOMPLETE}"))),
         };
     }
 }

@@ -5,8 +5,10 @@
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal};
+use std::os::fd::AsFd;
 
 use anstyle::{AnsiColor, Style};
+use serde::{Deserialize, Serialize};
 
 /// Columns where the width is not known, as git(1) takes.
 const COLUMNS: usize = 80;
@@ -25,7 +27,7 @@ pub const STRONG: Style = Style::new().bold();
 pub const FAINT: Style = Style::new().dimmed();
 
 /// How standard output looks.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct Look {
     /// Whether it is a terminal: then columns are aligned for people.
     pub terminal: bool,
@@ -38,13 +40,18 @@ pub struct Look {
 impl Look {
     /// That of standard output.
     pub fn of_stdout() -> Self {
-        let terminal = io::stdout().is_terminal();
+        Self::of(&io::stdout())
+    }
+
+    /// That of a stream.
+    pub fn of(stream: &(impl IsTerminal + AsFd)) -> Self {
+        let terminal = stream.is_terminal();
         let is_set = |value: Option<OsString>| value.is_some_and(|value| !value.is_empty());
         let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
         Self {
             terminal,
             colours: terminal && !dumb && !is_set(std::env::var_os("NO_COLOR")),
-            columns: columns(),
+            columns: columns(stream),
         }
     }
 
@@ -62,10 +69,10 @@ impl Look {
     }
 }
 
-fn columns() -> usize {
+fn columns(stream: &impl AsFd) -> usize {
     let told = std::env::var("COLUMNS").ok();
     let told = told.and_then(|told| told.parse().ok());
-    let asked = || rustix::termios::tcgetwinsize(io::stdout()).ok();
+    let asked = || rustix::termios::tcgetwinsize(stream).ok();
     let found = told.or_else(|| asked().map(|size| usize::from(size.ws_col)));
     found.filter(|columns| *columns > 0).unwrap_or(COLUMNS)
 }

@@ -20,6 +20,7 @@ mod raw_path;
 mod roots;
 mod size;
 mod spec;
+mod stage;
 mod syslog;
 mod tree;
 mod volume;
@@ -31,7 +32,7 @@ use std::sync::Arc;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
-use crate::failure::{AnyError, BROKEN_PIPE, Failure};
+use crate::failure::{AnyError, BROKEN_PIPE};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -74,16 +75,10 @@ enum Command {
     Rm(cmd::rm::Args),
     Import(cmd::import::Args),
     Export(cmd::export::Args),
-    Snapshot(cmd::snapshot::Args),
-    Branch(cmd::branch::Args),
-    Log(cmd::log::Args),
-    Diff(cmd::diff::Args),
-    Restore(cmd::restore::Args),
-    Publish(cmd::publish::Args),
-    Rename(cmd::rename::Args),
-    Drop(cmd::drop::Args),
-    Send(cmd::send::Args),
-    Receive(cmd::receive::Args),
+    #[command(flatten)]
+    Verb(cmd::verbs::Verb),
+    #[command(name = "try")]
+    Trial(cmd::trial::Args),
     /// Measure a volume or any mounted directory
     Bench(cairnfs_bench::Args),
     Crashtest(cmd::crashtest::Args),
@@ -116,7 +111,7 @@ fn main() -> ExitCode {
     };
     let code = match run(cli.command) {
         Ok(code) => code,
-        Err(error) => report(error.as_ref()),
+        Err(error) => ExitCode::from(failure::report(error.as_ref(), &mut std::io::stderr())),
     };
     interrupt::deliver();
     code
@@ -145,38 +140,12 @@ fn run(command: Command) -> Result<ExitCode, AnyError> {
         Command::Rm(args) => cmd::rm::run(args),
         Command::Import(args) => cmd::import::run(args),
         Command::Export(args) => cmd::export::run(args),
-        Command::Snapshot(args) => cmd::snapshot::run(args),
-        Command::Branch(args) => cmd::branch::run(args),
-        Command::Log(args) => cmd::log::run(args),
-        Command::Restore(args) => cmd::restore::run(args),
-        Command::Publish(args) => cmd::publish::run(args),
-        Command::Rename(args) => cmd::rename::run(args),
-        Command::Drop(args) => cmd::drop::run(args),
-        Command::Receive(args) => cmd::receive::run(args),
-        Command::Diff(args) => cmd::diff::run(args),
-        Command::Send(args) => cmd::send::run(args),
+        Command::Trial(args) => cmd::trial::run(&args),
+        Command::Verb(verb) => cmd::verbs::run(&verb),
         Command::Bench(args) => cairnfs_bench::run(args),
         Command::Crashtest(args) => cmd::crashtest::run(args),
         Command::Completions(args) => cmd::completions::run(args, &mut Cli::command()),
     }
-}
-
-/// Prints a failure and returns its exit code. A closed pipe is not reported.
-fn report(error: &(dyn std::error::Error + 'static)) -> ExitCode {
-    if failure::is_broken_pipe(error) {
-        return ExitCode::from(BROKEN_PIPE);
-    }
-    let output = failure::of_output(error);
-    if let Some(failure) = error.downcast_ref::<Failure>().or(output.as_ref()) {
-        failure.tell();
-        return ExitCode::from(failure.exit_code());
-    }
-    eprintln!("cairnfs: {error}");
-    let engine = error.downcast_ref::<cairnfs::Error>();
-    if let Some(hint) = engine.and_then(failure::hint_for) {
-        eprintln!("  {hint}");
-    }
-    ExitCode::from(1)
 }
 
 /// Translates the arguments if the program was called under another name.

@@ -7,10 +7,14 @@ use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
 use cairnfs::types::{FileKind, Time};
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use jiff::tz::TimeZone;
 use serde::Serialize;
 
 use crate::failure::{AnyError, show_bytes};
+
+/// How often a second a progress bar is drawn at most.
+pub const FRAMES: u8 = 20;
 
 /// Writes rows of a name and a value, with the values aligned.
 pub fn table(out: &mut dyn Write, rows: &[(impl AsRef<str>, String)]) -> io::Result<()> {
@@ -27,8 +31,12 @@ pub fn table(out: &mut dyn Write, rows: &[(impl AsRef<str>, String)]) -> io::Res
 
 /// Writes one JSON document to standard output.
 pub fn json(value: &impl Serialize) -> Result<(), AnyError> {
-    let mut out = io::stdout().lock();
-    serde_json::to_writer_pretty(&mut out, value)?;
+    json_to(&mut io::stdout().lock(), value)
+}
+
+/// Writes one JSON document.
+pub fn json_to(out: &mut impl Write, value: &impl Serialize) -> Result<(), AnyError> {
+    serde_json::to_writer_pretty(&mut *out, value)?;
     writeln!(out)?;
     Ok(())
 }
@@ -117,11 +125,11 @@ fn escaped(name: &[u8]) -> String {
     text
 }
 
-/// A time in the local zone, to the minute.
-pub fn local_time(time: Time) -> String {
+/// A time in a time zone, to the minute.
+pub fn local_time(time: Time, zone: &TimeZone) -> String {
     match jiff::Timestamp::new(time.secs, time.nanos.try_into().unwrap_or(0)) {
         Ok(stamp) => stamp
-            .to_zoned(jiff::tz::TimeZone::system())
+            .to_zoned(zone.clone())
             .strftime("%Y-%m-%d %H:%M")
             .to_string(),
         Err(_) => format!("@{}", time.secs),
@@ -172,22 +180,28 @@ pub struct Progress {
 impl Progress {
     /// Progress in bytes; a total of 0 means that it is not known.
     pub fn bytes(what: &'static str, total: u64, quiet: bool) -> Self {
+        Self::bytes_on(own_terminal(quiet), what, total)
+    }
+
+    /// Progress in bytes, drawn on `target`; a total of 0 means that it is not known.
+    pub fn bytes_on(target: ProgressDrawTarget, what: &'static str, total: u64) -> Self {
         let known = "{msg:12} [{bar:30}] {bytes}/{total_bytes} {bytes_per_sec} {eta}";
         let unknown = "{msg:12} {spinner} {bytes} {bytes_per_sec}";
-        Self::new(what, total, quiet, if total > 0 { known } else { unknown })
+        Self::new(target, what, total, if total > 0 { known } else { unknown })
     }
 
     /// Progress in steps of any kind.
     pub fn steps(what: &'static str, quiet: bool) -> Self {
-        Self::new(what, 1, quiet, "{msg:20} [{bar:30}] {percent:>3}% {eta}")
+        Self::steps_on(own_terminal(quiet), what)
     }
 
-    fn new(what: &'static str, total: u64, quiet: bool, template: &str) -> Self {
-        let bar = if quiet || !io::stderr().is_terminal() {
-            ProgressBar::hidden()
-        } else {
-            ProgressBar::new(total)
-        };
+    /// Progress in steps of any kind, drawn on `target`.
+    pub fn steps_on(target: ProgressDrawTarget, what: &'static str) -> Self {
+        Self::new(target, what, 1, "{msg:20} [{bar:30}] {percent:>3}% {eta}")
+    }
+
+    fn new(target: ProgressDrawTarget, what: &'static str, total: u64, template: &str) -> Self {
+        let bar = ProgressBar::with_draw_target(Some(total), target);
         if let Ok(style) = ProgressStyle::with_template(template) {
             bar.set_style(style.progress_chars("=> "));
         }
@@ -232,6 +246,14 @@ impl Progress {
     /// Prints a hint below a message.
     pub fn hint(&self, text: &str) {
         self.bar.suspend(|| eprintln!("  {text}"));
+    }
+}
+
+/// Standard error if it is a terminal.
+fn own_terminal(quiet: bool) -> ProgressDrawTarget {
+    match !quiet && io::stderr().is_terminal() {
+        true => ProgressDrawTarget::stderr_with_hz(FRAMES),
+        false => ProgressDrawTarget::hidden(),
     }
 }
 
@@ -303,6 +325,6 @@ mod tests {
             nanos: 0,
         };
         assert!(utc_time(far).starts_with('@'));
-        assert!(local_time(far).starts_with('@'));
+        assert!(local_time(far, &TimeZone::UTC).starts_with('@'));
     }
 }

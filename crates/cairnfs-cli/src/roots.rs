@@ -1,39 +1,82 @@
 //! What the commands on snapshots and branches have in common: the open volume as the library has
-//! it, their options, what they say, and their failures.
+//! it, in their own process or in the daemon of its mounts, their options, what they say, and their
+//! failures.
 
 use std::fmt::Display;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 use std::sync::Arc;
 
 use cairnfs::fs::FileSystem;
 use cairnfs::{Error, RootInfo, Time};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use crate::failure::{AnyError, Failure, show_bytes, shown};
-use crate::output;
+use crate::failure::{AnyError, Failure, io_text, show_bytes, shown};
+use crate::stage::Stage;
 use crate::volume::{Access, Volume};
+use crate::{output, raw_path};
 
 /// An open volume, for calls on whole roots.
-pub struct Roots {
-    opened: Volume,
+pub struct Roots<'a> {
+    path: PathBuf,
     library: cairnfs::Volume,
+    place: Place<'a>,
+    stage: &'a Stage,
 }
 
-impl Roots {
+/// Where a volume is open.
+enum Place<'a> {
+    /// In this process, for this command.
+    Here(Volume),
+    /// In this process, which is the daemon of its mounts.
+    Mounted(&'a dyn Mounts, Option<String>),
+}
+
+/// The mounts of an open volume.
+pub trait Mounts {
+    /// Makes the kernel send what programs have written to a tree, if it is mounted.
+    ///
+    /// # Errors
+    /// It cannot be asked for that.
+    fn fetch(&self, root: u32) -> io::Result<()>;
+
+    /// Calls `change`, which may replace a tree by another one. Its mount, if there is one, shows that
+    /// one then.
+    fn replacing(&self, root: u32, change: &mut dyn FnMut());
+
+    /// Where a branch is mounted.
+    fn mounted_on(&self, root: u32) -> Option<PathBuf>;
+}
+
+impl<'a> Roots<'a> {
     /// Opens a volume that is not mounted.
     ///
     /// # Errors
-    /// As [`Volume::open`].
-    pub fn open(path: &Path, access: Access) -> Result<Self, Failure> {
-        if path.is_dir() {
-            return Err(Failure::new(shown(path), "is a directory, not a volume")
-                .hint("name the file or device that holds the volume, which must not be mounted"));
+    /// As [`Volume::try_open`].
+    pub fn open(path: &Path, access: Access, stage: &'a Stage) -> cairnfs::Result<Self> {
+        let opened = Volume::try_open(path, access)?;
+        Ok(Self {
+            path: path.to_path_buf(),
+            library: cairnfs::Volume::from(opened.fs().clone()),
+            place: Place::Here(opened),
+            stage,
+        })
+    }
+
+    /// The open volume of a daemon, which the user calls `path`; `named` is the branch or snapshot
+    /// whose mount that is.
+    pub fn of_daemon(
+        path: &Path,
+        fs: Arc<FileSystem>,
+        (mounts, named): (&'a dyn Mounts, Option<String>),
+        stage: &'a Stage,
+    ) -> Self {
+        Self {
+            path: path.to_path_buf(),
+            library: cairnfs::Volume::from(fs),
+            place: Place::Mounted(mounts, named),
+            stage,
         }
-        let opened = Volume::open(path, access)?;
-        let library = cairnfs::Volume::from(opened.fs().clone());
-        Ok(Self { opened, library })
     }
 
     /// The calls.
@@ -41,33 +84,118 @@ impl Roots {
         &self.library
     }
 
-    /// Opens the branch or snapshot of a reference.
+    /// Where the command speaks.
+    pub fn stage(&self) -> &'a Stage {
+        self.stage
+    }
+
+    /// The branch that is meant if none is named: that of the mount, or main.
+    pub fn branch(&self) -> &str {
+        match &self.place {
+            Place::Mounted(_, Some(named)) => named,
+            _ => "main",
+        }
+    }
+
+    /// The branch or snapshot of a reference.
     ///
     /// # Errors
-    /// There is none, or it cannot be opened.
-    pub fn open_root(&self, reference: &str) -> Result<cairnfs::Volume, Failure> {
-        let failed = |e: Error| root_failure(self.path(), reference, &e);
-        let root = self.library.find_root(reference).map_err(failed)?;
-        let name = root.name.unwrap_or_default();
-        self.library.open_branch(&name).map_err(failed)
+    /// There is none.
+    pub fn find(&self, reference: &str) -> Result<RootInfo, Failure> {
+        let found = match self.stage.zone_name() {
+            Some(zone) => self.library.find_root_in_zone(reference, zone),
+            None => self.library.find_root(reference),
+        };
+        found.map_err(|e| root_failure(&self.path, reference, &e))
+    }
+
+    /// Finds the branch or snapshot of a reference, and makes sure that what programs have written to
+    /// it through its mount has arrived.
+    ///
+    /// # Errors
+    /// There is none, or the kernel cannot be asked for what it holds.
+    pub fn find_whole(&self, reference: &str) -> Result<RootInfo, Failure> {
+        let root = self.find(reference)?;
+        if let Place::Mounted(mounts, _) = &self.place
+            && let Err(error) = mounts.fetch(root.id)
+        {
+            let what = format!("{}: {}", shown(&self.path), show_name(&root));
+            let why = "what programs have written to it may be missing";
+            return Err(Failure::new(
+                what,
+                format_args!("{why}: {}", io_text(&error)),
+            ));
+        }
+        Ok(root)
+    }
+
+    /// Opens a branch or snapshot.
+    ///
+    /// # Errors
+    /// It cannot be opened.
+    pub fn open_root(&self, root: &RootInfo) -> Result<cairnfs::Volume, Failure> {
+        let name = name_of(root);
+        let opened = self.library.open_branch(name);
+        opened.map_err(|e| root_failure(&self.path, name, &e))
+    }
+
+    /// Fails if a branch is mounted: it cannot be taken away from those who use it.
+    ///
+    /// # Errors
+    /// Where it is mounted.
+    pub fn check_unmounted(&self, root: &RootInfo) -> Result<(), Failure> {
+        let Place::Mounted(mounts, _) = &self.place else {
+            return Ok(());
+        };
+        match mounts.mounted_on(root.id) {
+            Some(dir) => {
+                let what = format!("{}: {}", shown(&self.path), show_name(root));
+                let dir = shown(&dir);
+                Err(
+                    Failure::new(what, format_args!("is mounted on {dir}")).hint(format_args!(
+                        "unmount it first: cairnfs umount {}",
+                        output::word(&dir)
+                    )),
+                )
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Calls `change`, which may replace the tree of a branch by another one; its mount shows that one
+    /// then.
+    pub fn replacing<T>(&self, root: &RootInfo, change: impl Fn() -> T) -> T {
+        let mut done = None;
+        if let Place::Mounted(mounts, _) = &self.place {
+            mounts.replacing(root.id, &mut || done = Some(change()));
+        }
+        done.unwrap_or_else(change)
     }
 
     /// The file or device.
     pub fn path(&self) -> &Path {
-        self.opened.path()
+        &self.path
     }
 
-    /// Writes all changes and closes the volume.
+    /// Writes all changes and closes the volume, unless others use it.
     ///
     /// # Errors
     /// The changes could not be written.
     pub fn close(self) -> Result<(), Failure> {
-        self.opened.close()
+        match self.place {
+            Place::Here(opened) => opened.close(),
+            Place::Mounted(..) => Ok(()),
+        }
     }
 }
 
+/// The name of a root; nothing for one without a name.
+pub fn name_of(root: &RootInfo) -> &str {
+    root.name.as_deref().unwrap_or_default()
+}
+
 /// How a command that changes roots tells what it did.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, clap::Args, Serialize, Deserialize)]
 pub struct Telling {
     /// Print nothing except errors
     #[arg(short, long)]
@@ -82,23 +210,29 @@ impl Telling {
     ///
     /// # Errors
     /// Standard output failed.
-    pub fn tell(&self, json: &impl Serialize, lines: &[impl Display]) -> Result<(), AnyError> {
+    pub fn tell(
+        &self,
+        stage: &Stage,
+        json: &impl Serialize,
+        lines: &[impl Display],
+    ) -> Result<(), AnyError> {
         if self.json {
-            return output::json(json);
+            return stage.json(json);
         }
-        let mut out = io::stdout().lock();
+        let mut out = stage.out();
         for line in lines.iter().filter(|_| !self.quiet) {
             writeln!(out, "{line}")?;
         }
-        Ok(())
+        Ok(out.flush()?)
     }
 }
 
 /// Arguments of a command that makes a snapshot or branch.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, clap::Args, Serialize, Deserialize)]
 pub struct NewRoot {
-    /// File or block device
-    volume: PathBuf,
+    /// The volume, or where it is mounted
+    #[serde(with = "raw_path")]
+    pub volume: PathBuf,
     /// Its name
     name: String,
     #[command(flatten)]
@@ -112,20 +246,17 @@ impl NewRoot {
     /// There is no such root, or nothing can be made of it.
     pub fn make(
         &self,
+        roots: &Roots<'_>,
         from: &str,
         make: impl FnOnce(cairnfs::Volume, &str) -> cairnfs::Result<()>,
-    ) -> Result<ExitCode, AnyError> {
-        let roots = Roots::open(&self.volume, Access::Write)?;
-        let made = roots.open_root(from).and_then(|from| {
-            let made = make(from, &self.name).and_then(|()| roots.volume().find_root(&self.name));
-            made.map_err(|e| change_failure(roots.path(), &self.name, &e))
-        });
-        let closed = roots.close();
-        let made = made?;
-        closed?;
+    ) -> Result<u8, AnyError> {
+        let from = roots.open_root(&roots.find_whole(from)?)?;
+        let made = make(from, &self.name).and_then(|()| roots.volume().find_root(&self.name));
+        let made = made.map_err(|e| change_failure(roots.path(), &self.name, &e))?;
         let line = format!("Made the {} {}", kind(&made), show_name(&made));
-        self.telling.tell(&JsonRoot::from(&made), &[line])?;
-        Ok(ExitCode::SUCCESS)
+        self.telling
+            .tell(roots.stage(), &JsonRoot::from(&made), &[line])?;
+        Ok(0)
     }
 }
 

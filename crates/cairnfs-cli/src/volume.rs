@@ -85,17 +85,24 @@ impl Volume {
     /// Opens the volume at `path`.
     ///
     /// # Errors
-    /// The errors of the engine: no such file, not a volume, in use, damaged.
+    /// As [`Self::try_open`].
     pub fn open(path: &Path, access: Access) -> Result<Self, Failure> {
+        Self::try_open(path, access).map_err(|e| Failure::opening(path, &e))
+    }
+
+    /// Opens the volume at `path`.
+    ///
+    /// # Errors
+    /// Those of the engine: no such file, not a volume, in use, damaged.
+    pub fn try_open(path: &Path, access: Access) -> cairnfs::Result<Self> {
         let options = Options {
             read_only: access != Access::Write,
             recovery: access != Access::Unrecovered,
             kernel_clock: true,
             ..Options::default()
         };
-        let fs = FileSystem::open(path, &options).map_err(|e| Failure::opening(path, &e))?;
         Ok(Self {
-            fs,
+            fs: FileSystem::open(path, &options)?,
             path: path.to_owned(),
         })
     }

@@ -1,7 +1,6 @@
-//! Sends and receives a descriptor over a Unix socket (`SCM_RIGHTS`).
+//! Sends and receives descriptors over a Unix socket (`SCM_RIGHTS`).
 //!
-//! Every received descriptor is closed on exec. What a sender adds beyond the one that is asked for
-//! is closed at once.
+//! Every received descriptor is closed on exec. What a sender adds beyond [`MOST`] is closed at once.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -13,15 +12,20 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 
-/// Sends bytes, and a descriptor with the first of them; returns how many bytes were sent.
+/// Maximum number of descriptors that are sent or received with one call.
+pub const MOST: usize = 3;
+
+/// Sends bytes, and descriptors with the first of them; returns how many bytes were sent.
 ///
 /// # Errors
-/// The other end is gone, or the socket's deadline has passed.
-pub fn send(socket: &impl AsFd, bytes: &[u8], fd: BorrowedFd<'_>) -> io::Result<usize> {
-    let fds = [fd];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+/// More than [`MOST`] descriptors (`InvalidInput`); the other end is gone, or the socket's deadline has
+/// passed.
+pub fn send(socket: &impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<usize> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST))];
     let mut control = SendAncillaryBuffer::new(&mut space);
-    control.push(SendAncillaryMessage::ScmRights(&fds));
+    if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
     loop {
         match sendmsg(
             socket,
@@ -35,13 +39,13 @@ pub fn send(socket: &impl AsFd, bytes: &[u8], fd: BorrowedFd<'_>) -> io::Result<
     }
 }
 
-/// Receives bytes; returns how many, and the first descriptor that came with them. No bytes: the
-/// other end is gone.
+/// Receives bytes; returns how many, and the descriptors that came with them. No bytes: the other end
+/// is gone.
 ///
 /// # Errors
 /// The socket's deadline has passed, or another failure of the socket.
-pub fn receive(socket: &impl AsFd, bytes: &mut [u8]) -> io::Result<(usize, Option<OwnedFd>)> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+pub fn receive(socket: &impl AsFd, bytes: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::CMSG_CLOEXEC;
     let received = loop {
@@ -50,11 +54,13 @@ pub fn receive(socket: &impl AsFd, bytes: &mut [u8]) -> io::Result<(usize, Optio
             other => break other?.bytes,
         }
     };
-    let descriptor = control.drain().find_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
-        _ => None,
-    });
-    Ok((received, descriptor))
+    let mut descriptors = Vec::new();
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(fds) = message {
+            descriptors.extend(fds);
+        }
+    }
+    Ok((received, descriptors))
 }
 
 #[cfg(test)]
@@ -64,32 +70,39 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     #[test]
-    fn descriptor_arrives_with_bytes() {
+    fn descriptors_arrive_with_bytes() {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(b"contents").unwrap();
         file.rewind().unwrap();
-        assert_eq!(send(&ours, b"ab", file.as_fd()).unwrap(), 2);
+        let null = std::fs::File::open("/dev/null").unwrap();
+        let all = [file.as_fd(), null.as_fd(), ours.as_fd()];
+        assert_eq!(send(&ours, b"ab", &all).unwrap(), 2);
         let mut bytes = [0; 8];
-        let (len, fd) = receive(&theirs, &mut bytes).unwrap();
-        assert_eq!(&bytes[..len], b"ab");
-        let flags = rustix::io::fcntl_getfd(fd.as_ref().unwrap()).unwrap();
-        assert!(flags.contains(rustix::io::FdFlags::CLOEXEC));
+        let (len, fds) = receive(&theirs, &mut bytes).unwrap();
+        assert_eq!((&bytes[..len], fds.len()), (&b"ab"[..], 3));
+        for fd in &fds {
+            let flags = rustix::io::fcntl_getfd(fd).unwrap();
+            assert!(flags.contains(rustix::io::FdFlags::CLOEXEC));
+        }
         let mut text = String::new();
-        std::fs::File::from(fd.unwrap())
+        let first = fds.into_iter().next().unwrap();
+        std::fs::File::from(first)
             .read_to_string(&mut text)
             .unwrap();
         assert_eq!(text, "contents");
-        drop(ours);
-        let (len, fd) = receive(&theirs, &mut bytes).unwrap();
-        assert!(len == 0 && fd.is_none());
+        let more = [file.as_fd(); MOST + 1];
+        assert!(send(&ours, b"ab", &more).is_err());
+        drop((ours, null));
+        let (len, fds) = receive(&theirs, &mut bytes).unwrap();
+        assert!(len == 0 && fds.is_empty());
     }
 
     #[test]
     fn bytes_without_descriptor_are_received() {
         let (mut ours, theirs) = UnixStream::pair().unwrap();
         ours.write_all(b"x").unwrap();
-        let (len, fd) = receive(&theirs, &mut [0; 8]).unwrap();
-        assert!(len == 1 && fd.is_none());
+        let (len, fds) = receive(&theirs, &mut [0; 8]).unwrap();
+        assert!(len == 1 && fds.is_empty());
     }
 }

@@ -117,8 +117,8 @@ fn mount_by_helper(source: &OsStr, dir: &Path, options: &MountOptions) -> io::Re
     // The helper sends the descriptor with a byte, or closes its end after an error.
     let received = descriptors::receive(&ours, &mut [0]);
     let output = child.wait_with_output()?;
-    match received? {
-        (_, Some(fd)) if output.status.success() => Ok(fd),
+    match received?.1.into_iter().next() {
+        Some(fd) if output.status.success() => Ok(fd),
         _ => Err(helper_error(&output.stderr)),
     }
 }

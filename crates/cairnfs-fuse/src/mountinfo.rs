@@ -101,6 +101,14 @@ pub fn volume_of(source: &Path) -> &Path {
     volume.filter(|v| is_branch_of(source, v)).unwrap_or(source)
 }
 
+/// The name of the branch or snapshot in the source of a mount; `None` for one that names a volume only.
+pub fn branch_of(source: &Path) -> Option<&str> {
+    let volume = without_branch(source).filter(|v| is_branch_of(source, v))?;
+    let rest = source.as_os_str().as_bytes();
+    let name = rest.get(volume.as_os_str().len() + 1..)?;
+    std::str::from_utf8(name).ok()
+}
+
 /// Whether the source is that of a branch of this volume. One that is itself the path of a file
 /// names that file. The file system is asked only about a source in the volume's directory.
 fn is_branch_of(source: &Path, volume: &Path) -> bool {
@@ -254,6 +262,8 @@ mod tests {
         let volume = dir.path().join("a@b.cairn");
         let source = PathBuf::from(branch_source(&volume, "trial"));
         assert_eq!(volume_of(&source), volume);
+        assert_eq!(branch_of(&source), Some("trial"));
+        assert_eq!(branch_of(&volume), None);
         assert_eq!(volume_of(Path::new("/no/a@b/c")), Path::new("/no/a@b/c"));
         assert_eq!(volume_of(Path::new("c")), Path::new("c"));
         std::fs::write(&source, b"").unwrap();

@@ -385,6 +385,39 @@ impl Sessions {
         true
     }
 
+    /// Where the tree with this number is mounted, if it may have one mount only.
+    pub fn mounted_on(&self, tree: u64) -> Option<PathBuf> {
+        let state = self.state.lock();
+        let live = state.of_tree(Some(tree))?;
+        Some(live.mounted.dir().to_path_buf())
+    }
+
+    /// The number of the tree that the mount with this device number shows, if it may have one mount
+    /// only.
+    pub fn tree_of(&self, device: &str) -> Option<u64> {
+        let state = self.state.lock();
+        let mut live = state.live.iter();
+        live.find(|live| live.mounted.device() == Some(device))?
+            .sole
+    }
+
+    /// Makes the kernel send what programs have written to the tree with this number, if it is mounted,
+    /// and waits until that has arrived. Must not be called in an event loop.
+    ///
+    /// # Errors
+    /// The mount cannot be reached.
+    pub fn fetch(&self, tree: u64) -> io::Result<()> {
+        match self.mounted_on(tree) {
+            Some(dir) => crate::control::sync(&dir),
+            None => Ok(()),
+        }
+    }
+
+    /// Calls `change`, which may replace the tree with this number.
+    pub fn replacing(&self, _tree: u64, change: &mut dyn FnMut()) {
+        change();
+    }
+
     /// Number of sessions.
     pub fn count(&self) -> usize {
         self.state.lock().live.len()

@@ -1,11 +1,10 @@
-//! `cairnfs branch`: makes a branch of a volume that is not mounted.
-
-use std::process::ExitCode;
+//! `cairnfs branch`: makes a branch.
 
 use cairnfs::Volume;
+use serde::{Deserialize, Serialize};
 
 use crate::failure::AnyError;
-use crate::roots::NewRoot;
+use crate::roots::{NewRoot, Roots};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -17,23 +16,26 @@ Examples:
 
 A branch is a tree of files that begins as another branch or snapshot and is
 changed independently. It is made in a moment, whatever its size, and takes
-space only for what changes. REF is NAME, BRANCH@SNAPSHOT or BRANCH@TIME.
+space only for what changes. REF is NAME, BRANCH@SNAPSHOT or BRANCH@TIME. Of a
+mounted volume it has every write that had returned before; to use it beside:
+cairnfs mount -o branch=trial disk.img DIR
 
 Exit codes: 0 made, 1 not made, 2 wrong arguments.";
 
 /// Make a branch of a volume
-#[derive(Debug, clap::Args)]
+#[derive(Debug, clap::Args, Serialize, Deserialize)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     #[command(flatten)]
-    new: NewRoot,
-    /// The branch or snapshot that it begins as
-    #[arg(long, value_name = "REF", default_value = "main")]
-    from: String,
+    pub new: NewRoot,
+    /// The state that it begins as [default: main, or what is mounted there]
+    #[arg(long, value_name = "REF")]
+    from: Option<String>,
 }
 
-/// Runs the command.
-pub fn run(args: Args) -> Result<ExitCode, AnyError> {
+/// Performs the command.
+pub fn perform(args: &Args, roots: &Roots<'_>) -> Result<u8, AnyError> {
     let make = |from: Volume, name: &str| from.branch(name).map(drop);
-    args.new.make(&args.from, make)
+    let from = args.from.as_deref().unwrap_or(roots.branch());
+    args.new.make(roots, from, make)
 }

@@ -1,17 +1,15 @@
 //! `cairnfs drop`: drops snapshots and branches.
 
 use std::path::PathBuf;
-use std::process::ExitCode;
 
-use cairnfs::RootInfo;
-use serde::Serialize;
+use cairnfs::{Error, RootInfo};
+use serde::{Deserialize, Serialize};
 
 use crate::failure::{AnyError, Failure, show_bytes, shown};
-use crate::interrupt;
-use crate::output::{Progress, counted};
-use crate::roots::{Roots, Telling, root_failure};
+use crate::output::counted;
+use crate::raw_path;
+use crate::roots::{Roots, Telling, name_of, root_failure};
 use crate::size::human;
-use crate::volume::Access;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -34,11 +32,12 @@ Exit codes: 0 all were dropped, 1 one was not, or not all space is free,
 const PARTS: u64 = 1000;
 
 /// Drop snapshots or branches
-#[derive(Debug, clap::Args)]
+#[derive(Debug, clap::Args, Serialize, Deserialize)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// File or block device
-    volume: PathBuf,
+    /// The volume, or where it is mounted
+    #[serde(with = "raw_path")]
+    pub volume: PathBuf,
     /// Snapshots and branches
     #[arg(required_unless_present = "wait", value_name = "REF")]
     references: Vec<String>,
@@ -66,38 +65,35 @@ struct JsonFailure {
     why: String,
 }
 
-/// Runs the command.
-pub fn run(args: Args) -> Result<ExitCode, AnyError> {
+/// Performs the command.
+pub fn perform(args: &Args, roots: &Roots<'_>) -> Result<u8, AnyError> {
     if args.wait {
-        interrupt::defer()?;
+        roots.stage().defer_interrupts()?;
     }
-    let roots = Roots::open(&args.volume, Access::Write)?;
-    let free = free_bytes(&roots);
-    let mut report = drop_all(&roots, &args.references);
+    let free = free_bytes(roots);
+    let mut report = drop_all(roots, &args.references);
     let waited = match args.wait {
-        true => wait(&roots, args.telling.quiet),
+        true => wait(roots, args.telling.quiet),
         false => Ok(()),
     };
     if args.wait {
-        report.freed_bytes = Some(free_bytes(&roots).saturating_sub(free));
+        report.freed_bytes = Some(free_bytes(roots).saturating_sub(free));
     }
-    report.being_dropped = being_dropped(&roots).len();
-    let closed = roots.close();
+    report.being_dropped = being_dropped(roots).len();
     let lines: Vec<String> = lines(&report).collect();
-    args.telling.tell(&report, &lines)?;
-    waited.and(closed)?;
-    Ok(ExitCode::from(u8::from(!report.failed.is_empty())))
+    args.telling.tell(roots.stage(), &report, &lines)?;
+    waited?;
+    Ok(u8::from(!report.failed.is_empty()))
 }
 
 /// Drops what the references mean; tells failures at once.
-fn drop_all(roots: &Roots, references: &[String]) -> Json {
+fn drop_all(roots: &Roots<'_>, references: &[String]) -> Json {
     let mut report = Json::default();
     for reference in references {
-        match roots.volume().drop_root(reference) {
+        match drop_one(roots, reference) {
             Ok(()) => report.dropped.push(reference.clone()),
-            Err(e) => {
-                let failure = root_failure(roots.path(), reference, &e);
-                failure.tell();
+            Err(failure) => {
+                roots.stage().tell(&failure);
                 report.failed.push(JsonFailure {
                     reference: reference.clone(),
                     why: failure.why().to_owned(),
@@ -106,6 +102,16 @@ fn drop_all(roots: &Roots, references: &[String]) -> Json {
         }
     }
     report
+}
+
+fn drop_one(roots: &Roots<'_>, reference: &str) -> Result<(), Failure> {
+    let root = roots.find(reference)?;
+    let dropped = roots.volume().drop_root(name_of(&root));
+    dropped.map_err(|e| {
+        let mounted = matches!(e, Error::Busy(_)).then(|| roots.check_unmounted(&root));
+        let mounted = mounted.and_then(Result::err);
+        mounted.unwrap_or_else(|| root_failure(roots.path(), reference, &e))
+    })
 }
 
 fn lines(report: &Json) -> impl Iterator<Item = String> {
@@ -117,28 +123,29 @@ fn lines(report: &Json) -> impl Iterator<Item = String> {
     dropped.chain(freed)
 }
 
-fn free_bytes(roots: &Roots) -> u64 {
+fn free_bytes(roots: &Roots<'_>) -> u64 {
     let space = roots.volume().statfs();
     space.free.saturating_mul(space.block_size.into())
 }
 
-fn being_dropped(roots: &Roots) -> Vec<RootInfo> {
+fn being_dropped(roots: &Roots<'_>) -> Vec<RootInfo> {
     let mut list = roots.volume().roots();
     list.retain(|root| root.being_dropped);
     list
 }
 
 /// Frees what was dropped, until nothing is left or a signal arrives.
-fn wait(roots: &Roots, quiet: bool) -> Result<(), Failure> {
+fn wait(roots: &Roots<'_>, quiet: bool) -> Result<(), Failure> {
     let volume = shown(roots.path());
-    let progress = Progress::steps("freeing", quiet);
+    let stage = roots.stage();
+    let progress = stage.steps("freeing", quiet);
     let mut most = 0;
     let freed = roots.volume().free_drops(|now| {
         let left = now.left as u64 * PARTS;
         most = most.max(left);
         let part = (now.part * PARTS as f64) as u64;
         progress.set((most - left).saturating_add(part).min(most), most);
-        interrupt::check().is_ok()
+        stage.check().is_ok()
     });
     drop(progress);
     let left = being_dropped(roots).len() as u64;
@@ -150,7 +157,7 @@ fn wait(roots: &Roots, quiet: bool) -> Result<(), Failure> {
     match freed {
         Err(e) => Err(Failure::engine(volume, &e)),
         Ok(()) if left == 0 => Ok(()),
-        Ok(()) if interrupt::check().is_err() => Err(Failure::new(
+        Ok(()) if stage.check().is_err() => Err(Failure::new(
             volume,
             format_args!("interrupted; {hold} space still, which is freed later"),
         )),

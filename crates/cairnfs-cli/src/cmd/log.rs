@@ -3,18 +3,18 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 use anstyle::Style;
 use cairnfs::RootInfo;
-use serde::Serialize;
+use jiff::tz::TimeZone;
+use serde::{Deserialize, Serialize};
 
 use crate::failure::{AnyError, Explain, shown};
 use crate::look::{self, Look};
-use crate::output::{self, local_time};
+use crate::output::local_time;
+use crate::raw_path;
 use crate::roots::{JsonRoot, Roots, created, kind, show_name};
 use crate::size::human;
-use crate::volume::Access;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -38,11 +38,12 @@ unfinished     what a publish, restore or receive had prepared when it was
 Exit codes: 0 shown, 1 not a volume, in use or damaged, 2 wrong arguments.";
 
 /// List branches and snapshots
-#[derive(Debug, clap::Args)]
+#[derive(Debug, clap::Args, Serialize, Deserialize)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// File or block device
-    volume: PathBuf,
+    /// The volume, or where it is mounted
+    #[serde(with = "raw_path")]
+    pub volume: PathBuf,
     /// Print it as JSON
     #[arg(long)]
     json: bool,
@@ -62,25 +63,26 @@ struct Line {
     own_bytes: u64,
 }
 
-/// Runs the command.
-pub fn run(args: Args) -> Result<ExitCode, AnyError> {
-    let roots = Roots::open(&args.volume, Access::Read)?;
+/// Performs the command.
+pub fn perform(args: &Args, roots: &Roots<'_>) -> Result<u8, AnyError> {
+    let stage = roots.stage();
     let list = roots.volume().roots();
     let mut own = BTreeMap::new();
     for root in &list {
         let bytes = roots.volume().space_of(root.id);
         own.insert(root.id, bytes.explain(shown(&args.volume))?);
     }
-    roots.close()?;
     if args.json {
-        output::json(&Json {
+        stage.json(&Json {
             volume: shown(&args.volume),
             roots: list.iter().map(|r| line(r, &own)).collect(),
         })?;
     } else {
-        print(&mut io::stdout().lock(), &Look::of_stdout(), &list, &own)?;
+        let mut out = stage.out();
+        print(&mut out, (stage.look(), stage.zone()), &list, &own)?;
+        out.flush()?;
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(0)
 }
 
 fn line(root: &RootInfo, own: &BTreeMap<u32, u64>) -> Line {
@@ -91,9 +93,10 @@ fn line(root: &RootInfo, own: &BTreeMap<u32, u64>) -> Line {
 }
 
 /// The columns of a line: name, kind, time, space.
-fn columns(depth: usize, root: &RootInfo, own: u64) -> [String; 4] {
+fn columns(depth: usize, root: &RootInfo, own: u64, zone: &TimeZone) -> [String; 4] {
     let indent = "  ".repeat(depth);
-    let when = created(root).map(local_time).unwrap_or_default();
+    let when = created(root).map(|time| local_time(time, zone));
+    let when = when.unwrap_or_default();
     let name = format!("{indent}{}", show_name(root));
     [name, kind(root).to_owned(), when, human(own)]
 }
@@ -108,13 +111,13 @@ fn style(root: &RootInfo) -> Style {
 
 fn print(
     out: &mut impl Write,
-    look: &Look,
+    (look, zone): (&Look, &TimeZone),
     list: &[RootInfo],
     own: &BTreeMap<u32, u64>,
 ) -> io::Result<()> {
     let own = |root: &RootInfo| own.get(&root.id).copied().unwrap_or(0);
     let lines = lines(list).into_iter();
-    let lines = lines.map(|(depth, root)| (style(root), columns(depth, root, own(root))));
+    let lines = lines.map(|(depth, root)| (style(root), columns(depth, root, own(root), zone)));
     let head = ["NAME", "KIND", "MADE", "OWN"].map(str::to_owned);
     let head = look.terminal.then_some((look::STRONG, head));
     let lines: Vec<(Style, [String; 4])> = head.into_iter().chain(lines).collect();

@@ -1,16 +1,16 @@
 //! `cairnfs publish`: makes the files of a branch those of its base.
 
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 use cairnfs::{Conflict, ConflictKind, Error, FilePath, PublishOptions, Published, Side};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::failure::{AnyError, Failure, show_bytes, shown};
 use crate::output::counted;
-use crate::roots::{Roots, Telling, root_failure, take_back};
-use crate::volume::Access;
+use crate::raw_path;
+use crate::roots::{Roots, Telling, name_of, root_failure, take_back};
+use crate::stage::Stage;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -34,11 +34,12 @@ Exit codes: 0 published (with --dry-run: no conflicts), 1 conflicts or a failure
 nothing was changed, 2 wrong arguments.";
 
 /// Make the files of a branch those of main, or of another branch
-#[derive(Debug, clap::Args)]
+#[derive(Debug, clap::Args, Serialize, Deserialize)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// File or block device
-    volume: PathBuf,
+    /// The volume, or where it is mounted
+    #[serde(with = "raw_path")]
+    pub volume: PathBuf,
     /// The branch
     branch: String,
     /// The branch that gets its files
@@ -46,9 +47,11 @@ pub struct Args {
     onto: String,
     /// In a conflict at or below PATH, take the base's state
     #[arg(long, value_name = "PATH")]
+    #[serde(with = "raw_path::list")]
     ours: Vec<PathBuf>,
     /// In a conflict at or below PATH, take the branch's state
     #[arg(long, value_name = "PATH")]
+    #[serde(with = "raw_path::list")]
     theirs: Vec<PathBuf>,
     /// Only look for conflicts
     #[arg(short = 'n', long)]
@@ -73,18 +76,24 @@ struct JsonConflict {
     why: String,
 }
 
-/// Runs the command.
-pub fn run(args: Args) -> Result<ExitCode, AnyError> {
-    let roots = Roots::open(&args.volume, Access::Write)?;
+/// Performs the command.
+pub fn perform(args: &Args, roots: &Roots<'_>) -> Result<u8, AnyError> {
+    let branch = roots.find(&args.branch)?;
+    roots.check_unmounted(&branch)?;
+    let base = roots.find_whole(&args.onto)?;
+    roots.check_unmounted(&base)?;
     let options = PublishOptions {
-        onto: Some(args.onto.clone()),
+        onto: base.name.clone(),
         ours: args.ours.clone(),
         theirs: args.theirs.clone(),
         dry_run: args.dry_run,
     };
-    let published = roots.volume().publish(&args.branch, &options);
+    let publish = || roots.volume().publish(name_of(&branch), &options);
+    let published = match args.dry_run {
+        true => publish(),
+        false => roots.replacing(&base, publish),
+    };
     let published = published.map_err(|e| match &e {
-        Error::NoRoot { reference, .. } => root_failure(&args.volume, reference, &e),
         Error::At { source, .. } if matches!(**source, Error::NotFound) => {
             let (branch, onto) = (&args.branch, &args.onto);
             Failure::new(
@@ -93,22 +102,18 @@ pub fn run(args: Args) -> Result<ExitCode, AnyError> {
             )
         }
         other => {
-            let base = roots.volume().find_root(&args.onto);
-            let named = match base.is_ok_and(|base| base.writable) {
+            let named = match base.writable {
                 true => &args.branch,
                 false => &args.onto,
             };
             root_failure(&args.volume, named, other)
         }
-    });
-    let closed = roots.close();
-    let published: Published = published?;
-    closed?;
-    tell(&args, &published)?;
-    Ok(ExitCode::from(u8::from(!published.conflicts.is_empty())))
+    })?;
+    tell(args, roots.stage(), &published)?;
+    Ok(u8::from(!published.conflicts.is_empty()))
 }
 
-fn tell(args: &Args, published: &Published) -> Result<(), AnyError> {
+fn tell(args: &Args, stage: &Stage, published: &Published) -> Result<(), AnyError> {
     let conflicts = &published.conflicts;
     let json = Json {
         published: published.kept.is_some(),
@@ -118,18 +123,20 @@ fn tell(args: &Args, published: &Published) -> Result<(), AnyError> {
     };
     let onto = &args.onto;
     let lines = match &published.kept {
-        _ if !conflicts.is_empty() && !args.telling.json => return tell_conflicts(args, conflicts),
+        _ if !conflicts.is_empty() && !args.telling.json => {
+            return tell_conflicts(args, stage, conflicts);
+        }
         Some(kept) => vec![
             format!("Published onto {onto}; its state before is the snapshot {kept}"),
             take_back(&args.volume, kept, onto),
         ],
         None => vec!["No conflicts".to_owned()],
     };
-    args.telling.tell(&json, &lines)
+    args.telling.tell(stage, &json, &lines)
 }
 
-fn tell_conflicts(args: &Args, conflicts: &[Conflict]) -> Result<(), AnyError> {
-    let mut out = io::stdout().lock();
+fn tell_conflicts(args: &Args, stage: &Stage, conflicts: &[Conflict]) -> Result<(), AnyError> {
+    let mut out = stage.out();
     for conflict in conflicts {
         let path = show_bytes(path(conflict));
         writeln!(out, "{path}: {}", why(&conflict.kind, &args.onto))?;
@@ -137,7 +144,8 @@ fn tell_conflicts(args: &Args, conflicts: &[Conflict]) -> Result<(), AnyError> {
     let count = counted(conflicts.len() as u64, "conflict", "conflicts");
     let why = format!("{count}; nothing was changed");
     let hint = "choose a side with --ours PATH (the base) or --theirs PATH (the branch)";
-    Failure::new(shown(&args.volume), why).hint(hint).tell();
+    out.flush()?;
+    stage.tell(&Failure::new(shown(&args.volume), why).hint(hint));
     Ok(())
 }
 

@@ -2,18 +2,17 @@
 
 use std::fs::File;
 use std::io::{self, BufReader, IsTerminal, Read};
-use std::os::fd::AsFd;
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 use cairnfs::Error;
+use serde::{Deserialize, Serialize};
 
 use crate::failure::{AnyError, Explain, Failure, io_text, shown};
-use crate::interrupt;
 use crate::output::Progress;
+use crate::raw_path;
 use crate::roots::{JsonRoot, Roots, Telling, change_failure, root_failure, show_name};
+use crate::stage::Stage;
 use crate::tree::CHUNK;
-use crate::volume::Access;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -33,12 +32,14 @@ this volume has received from the same sender, or has sent itself.
 Exit codes: 0 received, 1 not received, 2 wrong arguments.";
 
 /// Make a snapshot of a stream
-#[derive(Debug, clap::Args)]
+#[derive(Debug, clap::Args, Serialize, Deserialize)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// File or block device
-    volume: PathBuf,
+    /// The volume, or where it is mounted
+    #[serde(with = "raw_path")]
+    pub volume: PathBuf,
     /// The stream [default: standard input]
+    #[serde(with = "raw_path::option")]
     file: Option<PathBuf>,
     /// Name of the snapshot
     #[arg(short, long)]
@@ -47,62 +48,69 @@ pub struct Args {
     telling: Telling,
 }
 
-/// Runs the command.
-pub fn run(args: Args) -> Result<ExitCode, AnyError> {
-    let (input, from, size) = match args.file.as_deref() {
-        Some(path) if path.as_os_str() != "-" => {
-            let file = File::open(path).explain(shown(path))?;
-            let size = file.metadata().explain(shown(path))?.len();
-            (file, shown(path), size)
-        }
-        _ => {
-            let input = io::stdin().as_fd().try_clone_to_owned();
-            let input = File::from(input.explain("standard input")?);
-            (input, "standard input".to_owned(), 0)
-        }
+/// The file of the arguments, which replaces standard input.
+fn file(args: &Args) -> Option<&PathBuf> {
+    args.file.as_ref().filter(|path| path.as_os_str() != "-")
+}
+
+/// The name of the input in messages.
+fn name(args: &Args) -> String {
+    file(args).map_or_else(|| "standard input".to_owned(), |path| shown(path))
+}
+
+/// Opens what replaces standard input.
+///
+/// # Errors
+/// It cannot be opened, or the input is a terminal.
+pub fn open(args: &Args, stage: &Stage) -> Result<Option<File>, Failure> {
+    let input = match file(args) {
+        Some(path) => Some(File::open(path).explain(shown(path))?),
+        None => None,
     };
-    if input.is_terminal() {
-        return Err(Failure::new(from, "is a terminal, not a stream")
-            .hint("name a FILE, or pipe the output of `cairnfs send` into this command")
-            .into());
+    if input.as_ref().unwrap_or(stage.input()).is_terminal() {
+        return Err(Failure::new(name(args), "is a terminal, not a stream")
+            .hint("name a FILE, or pipe the output of `cairnfs send` into this command"));
     }
-    interrupt::defer()?;
-    let roots = Roots::open(&args.volume, Access::Write)?;
-    let progress = Progress::bytes("receiving", size, args.telling.quiet);
+    stage.defer_interrupts()?;
+    Ok(input)
+}
+
+/// Performs the command: reads from standard input, whatever the arguments say.
+pub fn perform(args: &Args, roots: &Roots<'_>) -> Result<u8, AnyError> {
+    let (from, stage) = (name(args), roots.stage());
+    let size = stage.input().metadata().explain(&from)?.len();
+    let progress = stage.bytes("receiving", size, args.telling.quiet);
     let input = Watched {
-        input,
+        stage,
         progress: &progress,
     };
     let input = BufReader::with_capacity(CHUNK, input);
     let received = roots.volume().receive(input, args.name.as_deref());
-    let received = received.map_err(|e| match &e {
+    let name = received.map_err(|e| match &e {
         Error::Other(source) => Failure::new(&from, io_text(source)),
         Error::Stream(_) | Error::NoBase { .. } => Failure::new(&from, &e),
         _ => change_failure(&args.volume, args.name.as_deref().unwrap_or_default(), &e),
-    });
-    let received = received.and_then(|name| {
-        let root = roots.volume().find_root(&name);
-        root.map_err(|e| root_failure(&args.volume, &name, &e))
-    });
-    let closed = roots.close();
-    let root = received?;
-    closed?;
+    })?;
+    drop(progress);
+    let root = roots.volume().find_root(&name);
+    let root = root.map_err(|e| root_failure(&args.volume, &name, &e))?;
     let line = format!("Received the snapshot {}", show_name(&root));
-    args.telling.tell(&JsonRoot::from(&root), &[line])?;
-    Ok(ExitCode::SUCCESS)
+    args.telling.tell(stage, &JsonRoot::from(&root), &[line])?;
+    Ok(0)
 }
 
 /// A reader that adds the bytes read to the progress, and ends on a signal that was deferred.
 struct Watched<'a> {
-    input: File,
+    stage: &'a Stage,
     progress: &'a Progress,
 }
 
 impl Read for Watched<'_> {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        interrupt::check().map_err(|e| io::Error::other(e.to_string()))?;
-        interrupt::wait(&self.input)?;
-        let read = self.input.read(buf)?;
+        let checked = self.stage.check();
+        checked.map_err(|e| io::Error::other(e.to_string()))?;
+        self.stage.wait_for_input()?;
+        let read = self.stage.input().read(buf)?;
         self.progress.add(read as u64);
         Ok(read)
     }

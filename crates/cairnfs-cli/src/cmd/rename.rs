@@ -1,11 +1,12 @@
 //! `cairnfs rename`: gives a snapshot or branch another name.
 
 use std::path::PathBuf;
-use std::process::ExitCode;
+
+use serde::{Deserialize, Serialize};
 
 use crate::failure::AnyError;
-use crate::roots::{JsonRoot, Roots, Telling, change_failure, root_failure, show_name};
-use crate::volume::Access;
+use crate::raw_path;
+use crate::roots::{JsonRoot, Roots, Telling, change_failure, name_of, show_name};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -16,11 +17,12 @@ The branch main keeps its name, because it is what is opened without a name.
 Exit codes: 0 renamed, 1 not renamed, 2 wrong arguments.";
 
 /// Give a snapshot or branch another name
-#[derive(Debug, clap::Args)]
+#[derive(Debug, clap::Args, Serialize, Deserialize)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// File or block device
-    volume: PathBuf,
+    /// The volume, or where it is mounted
+    #[serde(with = "raw_path")]
+    pub volume: PathBuf,
     /// The snapshot or branch
     #[arg(value_name = "REF")]
     reference: String,
@@ -30,22 +32,15 @@ pub struct Args {
     telling: Telling,
 }
 
-/// Runs the command.
-pub fn run(args: Args) -> Result<ExitCode, AnyError> {
-    let roots = Roots::open(&args.volume, Access::Write)?;
-    let found = roots.volume().find_root(&args.reference);
-    let found = found.map_err(|e| root_failure(roots.path(), &args.reference, &e));
-    let renamed = found.and_then(|root| {
-        let old = root.name.clone().unwrap_or_default();
-        let renamed = roots.volume().rename_root(&old, &args.name);
-        let renamed = renamed.and_then(|()| roots.volume().find_root(&args.name));
-        let renamed = renamed.map_err(|e| change_failure(roots.path(), &args.name, &e));
-        Ok((root, renamed?))
-    });
-    let closed = roots.close();
-    let (old, new) = renamed?;
-    closed?;
+/// Performs the command.
+pub fn perform(args: &Args, roots: &Roots<'_>) -> Result<u8, AnyError> {
+    let old = roots.find(&args.reference)?;
+    let renamed = roots.volume().rename_root(name_of(&old), &args.name);
+    let new = renamed
+        .and_then(|()| roots.volume().find_root(&args.name))
+        .map_err(|e| change_failure(roots.path(), &args.name, &e))?;
     let line = format!("Renamed {} to {}", show_name(&old), show_name(&new));
-    args.telling.tell(&JsonRoot::from(&new), &[line])?;
-    Ok(ExitCode::SUCCESS)
+    args.telling
+        .tell(roots.stage(), &JsonRoot::from(&new), &[line])?;
+    Ok(0)
 }

@@ -1,14 +1,13 @@
 //! `cairnfs restore`: brings a branch, or files of it, back to an earlier state.
 
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 use cairnfs::Error;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::failure::{AnyError, Failure, shown};
-use crate::roots::{Roots, Telling, root_failure, take_back};
-use crate::volume::Access;
+use crate::raw_path;
+use crate::roots::{Roots, Telling, name_of, take_back};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -24,20 +23,22 @@ snapshot, whose name is printed: restoring that takes the restore back.
 Exit codes: 0 restored, 1 not restored and nothing changed, 2 wrong arguments.";
 
 /// Bring a branch, or files of it, back to an earlier state
-#[derive(Debug, clap::Args)]
+#[derive(Debug, clap::Args, Serialize, Deserialize)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// File or block device
-    volume: PathBuf,
+    /// The volume, or where it is mounted
+    #[serde(with = "raw_path")]
+    pub volume: PathBuf,
     /// The state to go back to
     #[arg(value_name = "REF")]
     reference: String,
     /// Restore only what is at and below these paths
     #[arg(value_name = "PATH")]
+    #[serde(with = "raw_path::list")]
     paths: Vec<PathBuf>,
-    /// The branch that is changed
-    #[arg(short, long, default_value = "main")]
-    branch: String,
+    /// The branch that is changed [default: main, or what is mounted there]
+    #[arg(short, long)]
+    branch: Option<String>,
     #[command(flatten)]
     telling: Telling,
 }
@@ -49,36 +50,35 @@ struct Json<'a> {
     kept: &'a str,
 }
 
-/// Runs the command.
-pub fn run(args: Args) -> Result<ExitCode, AnyError> {
-    let roots = Roots::open(&args.volume, Access::Write)?;
-    let restored = roots
-        .volume()
-        .restore(&args.reference, &args.branch, &args.paths);
-    let restored = restored.map_err(|e| failure(&args, &e));
-    let closed = roots.close();
-    let kept = restored?;
-    closed?;
-    let branch = &args.branch;
+/// Performs the command.
+pub fn perform(args: &Args, roots: &Roots<'_>) -> Result<u8, AnyError> {
+    let branch = args.branch.as_deref().unwrap_or(roots.branch());
+    let from = roots.find_whole(&args.reference)?;
+    let base = roots.find_whole(branch)?;
+    roots.check_unmounted(&base)?;
+    let restored = roots.replacing(&base, || {
+        roots
+            .volume()
+            .restore(name_of(&from), name_of(&base), &args.paths)
+    });
+    let kept = &restored.map_err(|e| failure(args, branch, &e))?;
     let lines = [
         format!("Restored {branch}; its state before is the snapshot {kept}"),
-        take_back(&args.volume, &kept, branch),
+        take_back(&args.volume, kept, branch),
     ];
-    let kept = &kept;
-    args.telling.tell(&Json { branch, kept }, &lines)?;
-    Ok(ExitCode::SUCCESS)
+    args.telling
+        .tell(roots.stage(), &Json { branch, kept }, &lines)?;
+    Ok(0)
 }
 
-fn failure(args: &Args, why: &Error) -> Failure {
+fn failure(args: &Args, branch: &str, why: &Error) -> Failure {
     match why {
-        Error::NoRoot { reference, .. } => root_failure(&args.volume, reference, why),
         Error::At { source, .. } if matches!(**source, Error::NotFound) => {
             Failure::new(why, format_args!("{} does not have it", args.reference)).hint(
                 format_args!(
-                    "to see what differs: cairnfs diff {} {} {}",
+                    "to see what differs: cairnfs diff {} {} {branch}",
                     shown(&args.volume),
                     args.reference,
-                    args.branch
                 ),
             )
         }

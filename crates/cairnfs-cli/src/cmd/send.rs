@@ -2,20 +2,19 @@
 
 use std::fs::File;
 use std::io::{self, BufWriter, ErrorKind, IsTerminal, Write};
-use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 
 use cairnfs::Error;
+use serde::{Deserialize, Serialize};
 
 use crate::cmd::export::ArchiveFile;
 use crate::failure::{AnyError, BROKEN_PIPE, Explain, Failure, shown};
-use crate::interrupt;
 use crate::output::Progress;
-use crate::roots::{Roots, root_failure};
+use crate::raw_path;
+use crate::roots::{Roots, name_of};
+use crate::stage::Stage;
 use crate::tree::CHUNK;
 use crate::tree::typed::Typed;
-use crate::volume::Access;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -40,11 +39,12 @@ outright can leave a part of a new one. A FILE that is a volume is refused.
 Exit codes: 0 sent, 1 not sent, or not all of it, 2 wrong arguments.";
 
 /// Write a snapshot as a stream, whole or as changes
-#[derive(Debug, clap::Args)]
+#[derive(Debug, clap::Args, Serialize, Deserialize)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// File or block device
-    volume: PathBuf,
+    /// The volume, or where it is mounted
+    #[serde(with = "raw_path")]
+    pub volume: PathBuf,
     /// The snapshot to send
     snapshot: String,
     /// Send only the changes since this snapshot
@@ -52,6 +52,7 @@ pub struct Args {
     from: Option<String>,
     /// Write to a file instead of standard output
     #[arg(short, long, value_name = "FILE")]
+    #[serde(with = "raw_path::option")]
     output: Option<PathBuf>,
     /// Replace an existing FILE
     #[arg(short, long, requires = "output")]
@@ -61,50 +62,83 @@ pub struct Args {
     quiet: bool,
 }
 
-/// Runs the command.
-pub fn run(args: Args) -> Result<ExitCode, AnyError> {
-    match args.output.as_deref() {
-        None => {
-            let out = io::stdout().as_fd().try_clone_to_owned();
-            let out = File::from(out.explain("standard output")?);
-            to_stream(&args, out, "standard output")?;
-        }
-        Some(path) => match Typed::find(path)? {
-            Typed::Stream(out) => to_stream(&args, out, &shown(path))?,
-            Typed::Entry(place) => {
-                interrupt::defer()?;
-                let file = ArchiveFile::make(&place, shown(path), args.force)?;
-                send(&args, file.file(), &shown(path))?;
-                file.complete()?;
+/// Where the stream goes.
+pub struct Target {
+    /// Instead of standard output.
+    stream: Option<File>,
+    /// A file that gets its name when it is complete.
+    file: Option<ArchiveFile>,
+}
+
+impl Target {
+    /// Opens it.
+    ///
+    /// # Errors
+    /// A file that exists, or cannot be made; a terminal.
+    pub fn open(args: &Args, stage: &Stage) -> Result<Self, Failure> {
+        let (mut stream, mut file) = (None, None);
+        let name = name(args);
+        match args.output.as_deref().map(Typed::find).transpose()? {
+            Some(Typed::Stream(out)) => stream = Some(out),
+            Some(Typed::Entry(place)) => {
+                stage.defer_interrupts()?;
+                file = Some(ArchiveFile::make(&place, name.clone(), args.force)?);
             }
-        },
+            None => {}
+        }
+        if file.is_none() && stream.as_ref().unwrap_or(stage.output()).is_terminal() {
+            return Err(
+                Failure::new(name, "is a terminal; a stream is not for reading").hint(
+                    "write it to a file with -o FILE, or pipe it into `cairnfs receive VOLUME`",
+                ),
+            );
+        }
+        Ok(Self { stream, file })
     }
-    Ok(ExitCode::SUCCESS)
+
+    /// What replaces standard output.
+    ///
+    /// # Errors
+    /// There is no descriptor left.
+    pub fn output(&mut self) -> Result<Option<File>, Failure> {
+        let file = self.file.as_ref().map(|file| file.file().try_clone());
+        let file = file.transpose().explain("descriptors")?;
+        Ok(file.or(self.stream.take()))
+    }
+
+    /// Gives a file its name, when everything was sent.
+    ///
+    /// # Errors
+    /// It cannot be made durable or named.
+    pub fn complete(self) -> Result<(), Failure> {
+        self.file.map_or(Ok(()), ArchiveFile::complete)
+    }
 }
 
-fn to_stream(args: &Args, out: File, name: &str) -> Result<(), Failure> {
-    match out.is_terminal() {
-        true => Err(
-            Failure::new(name, "is a terminal; a stream is not for reading")
-                .hint("write it to a file with -o FILE, or pipe it into `cairnfs receive VOLUME`"),
-        ),
-        false => send(args, &out, name),
+fn name(args: &Args) -> String {
+    match &args.output {
+        Some(path) => shown(path),
+        None => "standard output".to_owned(),
     }
 }
 
-fn send(args: &Args, out: &File, name: &str) -> Result<(), Failure> {
-    let roots = Roots::open(&args.volume, Access::Read)?;
-    let progress = Progress::bytes("sending", 0, args.quiet);
+/// Performs the command: writes to standard output, whatever the arguments say.
+pub fn perform(args: &Args, roots: &Roots<'_>) -> Result<u8, AnyError> {
+    let stage = roots.stage();
+    let snapshot = roots.find(&args.snapshot)?;
+    let from = args.from.as_deref().map(|from| roots.find(from));
+    let from = from.transpose()?;
+    let progress = stage.bytes("sending", 0, args.quiet);
     let out = Watched {
-        out,
+        stage,
         progress: &progress,
     };
     let out = BufWriter::with_capacity(CHUNK, out);
     let sent = roots
         .volume()
-        .send(out, &args.snapshot, args.from.as_deref());
-    let sent = sent.map(drop).map_err(|e| failure(args, name, &e));
-    sent.and(roots.close())
+        .send(out, name_of(&snapshot), from.as_ref().map(name_of));
+    sent.map(drop).map_err(|e| failure(args, &name(args), &e))?;
+    Ok(0)
 }
 
 fn failure(args: &Args, name: &str, why: &Error) -> Failure {
@@ -119,7 +153,6 @@ fn failure(args: &Args, name: &str, why: &Error) -> Failure {
             }
         }
         Error::NoSpace => Failure::new(name, why),
-        Error::NoRoot { reference, .. } => root_failure(path, reference, why),
         Error::Invalid(why) => Failure::new(shown(path), why).hint(format_args!(
             "to make one: cairnfs snapshot {} NAME",
             shown(path)
@@ -130,19 +163,20 @@ fn failure(args: &Args, name: &str, why: &Error) -> Failure {
 
 /// A writer that adds the bytes written to the progress, and ends on a signal that was deferred.
 struct Watched<'a> {
-    out: &'a File,
+    stage: &'a Stage,
     progress: &'a Progress,
 }
 
 impl Write for Watched<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        interrupt::check().map_err(|e| io::Error::other(e.to_string()))?;
-        let written = self.out.write(bytes)?;
+        let checked = self.stage.check();
+        checked.map_err(|e| io::Error::other(e.to_string()))?;
+        let written = self.stage.output().write(bytes)?;
         self.progress.add(written as u64);
         Ok(written)
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.out.flush()
+        self.stage.output().flush()
     }
 }

@@ -1,46 +1,47 @@
-//! `cairnfs snapshot`: makes a snapshot of a volume that is not mounted.
-
-use std::process::ExitCode;
+//! `cairnfs snapshot`: makes a snapshot.
 
 use cairnfs::{Error, Volume};
+use serde::{Deserialize, Serialize};
 
 use crate::failure::AnyError;
-use crate::roots::NewRoot;
+use crate::roots::{NewRoot, Roots};
 
 const EXAMPLES: &str = "\
 Examples:
   cairnfs snapshot disk.img monday
   cairnfs diff disk.img monday              what has changed since
   cairnfs restore disk.img monday           back to it
+  cairnfs snapshot ~/disk monday            of a mounted volume
 
 A snapshot is a read-only state of all files, made in a moment: its size does
 not matter. It takes no space until files change. A name has up to 255 bytes,
 without '/', '@' and control characters, does not begin with '-', and does not
 begin or end with a blank; '.' and '..' are refused.
 
-The volume must not be mounted. A program that uses the library makes snapshots
-while it works: Volume::snapshot.
+A mounted volume goes on meanwhile; every write that had returned before is in
+the snapshot. A program that uses the library makes them by Volume::snapshot.
 
 Exit codes: 0 made, 1 not made, 2 wrong arguments.";
 
 /// Make a snapshot of a volume
-#[derive(Debug, clap::Args)]
+#[derive(Debug, clap::Args, Serialize, Deserialize)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     #[command(flatten)]
-    new: NewRoot,
-    /// The branch to make it of
-    #[arg(long, value_name = "BRANCH", default_value = "main")]
-    of: String,
+    pub new: NewRoot,
+    /// The branch to make it of [default: main, or what is mounted there]
+    #[arg(long, value_name = "BRANCH")]
+    of: Option<String>,
 }
 
-/// Runs the command.
-pub fn run(args: Args) -> Result<ExitCode, AnyError> {
+/// Performs the command.
+pub fn perform(args: &Args, roots: &Roots<'_>) -> Result<u8, AnyError> {
     let make = |branch: Volume, name: &str| match branch.is_read_only() {
         true => Err(Error::Invalid(
             "a snapshot of a snapshot is the same one: make a branch of it, or rename it",
         )),
         false => branch.snapshot(name),
     };
-    args.new.make(&args.of, make)
+    let of = args.of.as_deref().unwrap_or(roots.branch());
+    args.new.make(roots, of, make)
 }

@@ -3,6 +3,7 @@
 //! Nothing is sent to a process of another user than the expected one, so a squatter gets no mount.
 
 use std::io;
+use std::net::Shutdown;
 use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
@@ -10,8 +11,9 @@ use std::time::{Duration, Instant};
 use rustix::process::Uid;
 
 use super::folder::{Folder, SocketName};
-use super::frames::{Answer, Request, receive, send};
+use super::frames::{Answer, Request, Run, receive, send};
 use super::is_of;
+use crate::interrupt;
 
 /// A connection to the daemon that serves a volume.
 pub struct Call {
@@ -46,7 +48,7 @@ impl Call {
     ///
     /// # Errors
     /// There is no answer in time, or one that is not understood.
-    pub fn ask(&self, request: &Request, with: Option<BorrowedFd<'_>>) -> io::Result<Answer> {
+    pub fn ask(&self, request: &Request, with: &[BorrowedFd<'_>]) -> io::Result<Answer> {
         let sent = send(&self.stream, request, with);
         let answer =
             sent.and_then(|()| receive(&self.stream, Some(Instant::now() + self.patience)));
@@ -66,13 +68,35 @@ impl Call {
         }
     }
 
+    /// Has a command performed, whose streams are `with`; returns the answer. A signal that was
+    /// deferred interrupts the command, and its answer is waited for.
+    ///
+    /// # Errors
+    /// The request is too long, the answer is not understood, or the daemon ended after it has begun.
+    pub fn run(&self, run: Run, with: &[BorrowedFd<'_>]) -> io::Result<Answer> {
+        let begun = self.ask(&Request::Run(run), with)?;
+        if begun != Answer::Begun {
+            return Ok(begun);
+        }
+        if interrupt::wait(&self.stream).is_err() {
+            self.stream.shutdown(Shutdown::Write)?;
+        }
+        match receive(&self.stream, None) {
+            Ok(Some((answer, _))) => Ok(answer),
+            Err(e) if !is_gone(&e) => Err(e),
+            Ok(None) | Err(_) => Err(io::Error::other(
+                "the daemon ended before the command did: `cairnfs log` shows whether it was done",
+            )),
+        }
+    }
+
     /// Asks to be told the end of the mount with this device number; `None` if the daemon does not
     /// serve it.
     pub fn watch(self, device: &str) -> Option<Watch> {
         let request = Request::Watch {
             device: device.to_owned(),
         };
-        let ended = match self.ask(&request, None) {
+        let ended = match self.ask(&request, &[]) {
             Ok(Answer::Watching) => None,
             Ok(Answer::Ended(durable)) => Some(End::Apart(durable)),
             Ok(Answer::EndedLast | Answer::Closing) => Some(End::Last),
@@ -125,7 +149,7 @@ mod tests {
         let request = Request::Watch {
             device: "0:7".into(),
         };
-        assert_eq!(call.ask(&request, None).unwrap(), Answer::Closing);
+        assert_eq!(call.ask(&request, &[]).unwrap(), Answer::Closing);
         assert_eq!(Watch { call, ended: None }.wait(), End::Last);
     }
 }

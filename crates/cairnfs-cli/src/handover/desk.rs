@@ -17,10 +17,12 @@ use std::time::{Duration, Instant};
 
 use cairnfs_fuse::sessions::{Ended, Watcher};
 use rustix::process::geteuid;
+use serde_json::Value;
 
 use super::folder::{Folder, SocketName};
-use super::frames::{Answer, Request, Wanted, receive, send};
+use super::frames::{Answer, NamedMount, Request, Run, Wanted, receive, send};
 use super::is_of;
+use crate::stage::{Stage, Streams};
 
 /// Time that a command has for its request.
 const REQUEST: Duration = Duration::from_secs(10);
@@ -50,6 +52,18 @@ pub trait Clerk: Send + Sync + 'static {
 
     /// Calls the watcher when the mount with this device number has ended; false if there is none.
     fn watch(&self, device: &str, watcher: Watcher) -> bool;
+
+    /// Performs a command, which speaks on `stage`; returns its exit code. With it comes what was named in
+    /// place of the volume. Calls `begin` before it does anything.
+    ///
+    /// # Errors
+    /// The answer that refuses it.
+    fn run(
+        &self,
+        wanted: (Value, Option<NamedMount>),
+        stage: &Stage,
+        begin: &mut dyn FnMut(),
+    ) -> Result<u8, Answer>;
 }
 
 /// A mount that a command has made.
@@ -145,7 +159,7 @@ fn answer<C: Clerk>(caller: UnixStream, clerk: &C) -> io::Result<()> {
     caller.set_write_timeout(Some(REQUEST))?;
     let mut permitted = None;
     let mut time = REQUEST;
-    while let Some((request, descriptor)) = receive(&caller, Some(Instant::now() + time))? {
+    while let Some((request, descriptors)) = receive(&caller, Some(Instant::now() + time))? {
         let answer = match request {
             Request::Mount(wanted) => match clerk.permit(&wanted) {
                 Ok((permit, answer)) => {
@@ -157,11 +171,12 @@ fn answer<C: Clerk>(caller: UnixStream, clerk: &C) -> io::Result<()> {
             },
             Request::Serve { device, dir } => {
                 time = REQUEST;
-                serve(clerk, permitted.take(), (device, dir), descriptor)
+                serve(clerk, permitted.take(), (device, dir), descriptors)
             }
             Request::Watch { device } => return watch(caller, clerk, &device),
+            Request::Run(run) => perform(&caller, clerk, run, descriptors)?,
         };
-        send(&caller, &answer, None)?;
+        send(&caller, &answer, &[])?;
     }
     Ok(())
 }
@@ -170,9 +185,10 @@ fn serve<C: Clerk>(
     clerk: &C,
     permit: Option<C::Permit>,
     (device, dir): (String, PathBuf),
-    connection: Option<OwnedFd>,
+    connection: Vec<OwnedFd>,
 ) -> Answer {
-    let (Some(permit), Some(connection)) = (permit, connection) else {
+    let connection = <[OwnedFd; 1]>::try_from(connection);
+    let (Some(permit), Ok([connection])) = (permit, connection) else {
         return Answer::Refused("the mount was not asked for, or came without connection".into());
     };
     let made = Made {
@@ -186,6 +202,24 @@ fn serve<C: Clerk>(
     }
 }
 
+fn perform(
+    caller: &UnixStream,
+    clerk: &impl Clerk,
+    run: Run,
+    streams: Vec<OwnedFd>,
+) -> io::Result<Answer> {
+    let Ok(streams) = Streams::try_from(streams) else {
+        return Ok(Answer::Refused(
+            "the command came without its streams".into(),
+        ));
+    };
+    let stage = Stage::of_caller(streams, run.manner, caller.try_clone()?);
+    // A caller that is gone is found by the command.
+    let mut begin = || drop(send(caller, &Answer::Begun, &[]));
+    let done = clerk.run((run.verb, run.mount), &stage, &mut begin);
+    Ok(done.map_or_else(|refused| refused, Answer::Done))
+}
+
 /// The connection is kept, without a thread, until the mount has ended.
 fn watch(caller: UnixStream, clerk: &impl Clerk, device: &str) -> io::Result<()> {
     let told = caller.try_clone()?;
@@ -196,21 +230,23 @@ fn watch(caller: UnixStream, clerk: &impl Clerk, device: &str) -> io::Result<()>
         };
         // A caller that has gone, or does not read, learns nothing.
         let _ = told.set_nonblocking(true);
-        let _ = send(&told, &answer, None);
+        let _ = send(&told, &answer, &[]);
     };
     // A mount that ends at once is told before this is. The caller expects either.
     match clerk.watch(device, Box::new(watcher)) {
-        true => send(&caller, &Answer::Watching, None),
-        false => send(&caller, &Answer::Unknown, None),
+        true => send(&caller, &Answer::Watching, &[]),
+        false => send(&caller, &Answer::Unknown, &[]),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::{Read, Write};
+    use std::io::{Read, Seek, Write};
     use std::os::fd::AsFd;
     use std::sync::Mutex;
+
+    use crate::stage::Manner;
 
     #[derive(Default)]
     struct Fake {
@@ -241,6 +277,20 @@ mod tests {
                 .unwrap()
                 .extend(known.then_some(watcher));
             known
+        }
+
+        fn run(
+            &self,
+            (verb, _mount): (Value, Option<NamedMount>),
+            stage: &Stage,
+            begin: &mut dyn FnMut(),
+        ) -> Result<u8, Answer> {
+            begin();
+            match verb.as_str() {
+                Some("wait") => while stage.check().is_ok() {},
+                _ => writeln!(stage.output(), "{verb}").unwrap(),
+            }
+            Ok(7)
         }
     }
 
@@ -275,7 +325,7 @@ mod tests {
     }
 
     fn ask(stream: &UnixStream, request: &Request) -> Option<Answer> {
-        send(stream, request, None).unwrap();
+        send(stream, request, &[]).unwrap();
         heard(stream)
     }
 
@@ -293,10 +343,10 @@ mod tests {
         );
         assert_eq!(ask(&stream, &mount("yes")), Some(mountable()));
         let null = std::fs::File::open("/dev/null").unwrap();
-        send(&stream, &serve_request(), Some(null.as_fd())).unwrap();
+        send(&stream, &serve_request(), &[null.as_fd()]).unwrap();
         assert_eq!(heard(&stream), Some(Answer::Serving));
         // A permit is for one mount.
-        send(&stream, &serve_request(), Some(null.as_fd())).unwrap();
+        send(&stream, &serve_request(), &[null.as_fd()]).unwrap();
         assert!(matches!(heard(&stream), Some(Answer::Refused(_))));
         assert_eq!(ask(&stream, &mount("yes")), Some(mountable()));
         assert!(matches!(
@@ -305,6 +355,35 @@ mod tests {
         ));
         let served = clerk.served.lock().unwrap();
         assert_eq!(*served, [("yes".to_owned(), PathBuf::from("/m"))]);
+    }
+
+    #[test]
+    fn command_is_performed_on_its_streams_until_it_is_interrupted() {
+        let stream = call(&Arc::default());
+        let run = |verb: &str| {
+            Request::Run(Run {
+                verb: verb.into(),
+                manner: Manner::own(),
+                mount: None,
+            })
+        };
+        assert!(matches!(
+            ask(&stream, &run("say")),
+            Some(Answer::Refused(_))
+        ));
+        let mut file = tempfile::tempfile().unwrap();
+        send(&stream, &run("say"), &[file.as_fd(); 3]).unwrap();
+        assert_eq!(heard(&stream), Some(Answer::Begun));
+        assert_eq!(heard(&stream), Some(Answer::Done(7)));
+        let mut said = String::new();
+        file.rewind().unwrap();
+        file.read_to_string(&mut said).unwrap();
+        assert_eq!(said, "\"say\"\n");
+        send(&stream, &run("wait"), &[file.as_fd(); 3]).unwrap();
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        assert_eq!(heard(&stream), Some(Answer::Begun));
+        assert_eq!(heard(&stream), Some(Answer::Done(7)));
+        assert_eq!(heard(&stream), None);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The messages between a command and a daemon, and their bytes.
 //!
 //! A frame is a head of 8 bytes (a mark, the version of the messages, the length) and a message as
-//! JSON of at most [`MOST`] bytes. A descriptor comes with the first byte of its frame. Nothing of a
+//! JSON of at most [`MOST`] bytes. Descriptors come with the first byte of their frame. Nothing of a
 //! frame is believed before it was checked, and a frame that does not arrive in time is an error.
 
 use std::ffi::OsString;
@@ -14,6 +14,9 @@ use std::time::{Duration, Instant};
 use cairnfs_fuse::descriptors;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::stage::Manner;
 
 /// The version of the messages. Both ends are the same program, unless a daemon has outlived an
 /// update.
@@ -21,8 +24,11 @@ const VERSION: u8 = 1;
 
 const MARK: [u8; 3] = *b"crn";
 
-/// Maximum length of a message, in bytes.
-pub const MOST: usize = 64 << 10;
+/// Maximum length of a message, in bytes. A command may have many paths.
+pub const MOST: usize = 1 << 20;
+
+/// Bytes of a message for which memory is taken before they have arrived.
+const PIECE: usize = 16 << 10;
 
 const HEAD: usize = 8;
 
@@ -46,6 +52,30 @@ pub enum Request {
         /// The device number.
         device: String,
     },
+    /// It wants a command on snapshots and branches to be performed; its standard streams come with
+    /// this. The answers are [`Answer::Begun`], and [`Answer::Done`] any time later. If it closes its
+    /// side of the connection, the command is interrupted.
+    Run(Run),
+}
+
+/// A command that the daemon shall perform.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Run {
+    /// The command with its arguments.
+    pub verb: Value,
+    /// How it wants output.
+    pub manner: Manner,
+    /// The mount that was named in place of the volume.
+    pub mount: Option<NamedMount>,
+}
+
+/// A mount that a command names.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct NamedMount {
+    /// Its device number.
+    pub device: String,
+    /// The name of its branch or snapshot, as the table of mounts has it.
+    pub name: Option<String>,
 }
 
 /// The options of a mount, as the command line has them.
@@ -77,6 +107,10 @@ pub enum Answer {
     Ended(Result<(), String>),
     /// The mount has ended, and the volume is being closed.
     EndedLast,
+    /// The command is being performed.
+    Begun,
+    /// It was performed, with this exit code.
+    Done(u8),
     /// The request is refused, with the reason and the next step.
     Refused(String),
     /// The daemon has no such mount.
@@ -85,14 +119,14 @@ pub enum Answer {
     Closing,
 }
 
-/// Sends a message, and a descriptor with it.
+/// Sends a message, and descriptors with it.
 ///
 /// # Errors
 /// The other end is gone or does not read; the message is too long.
 pub fn send(
     mut to: &UnixStream,
     message: &impl Serialize,
-    descriptor: Option<BorrowedFd<'_>>,
+    with: &[BorrowedFd<'_>],
 ) -> io::Result<()> {
     let body = serde_json::to_vec(message)?;
     if body.len() > MOST {
@@ -103,14 +137,14 @@ pub fn send(
     frame.push(VERSION);
     frame.extend_from_slice(&(body.len() as u32).to_le_bytes());
     frame.extend_from_slice(&body);
-    let sent = match descriptor {
-        Some(fd) => descriptors::send(to, &frame, fd)?,
-        None => 0,
+    let sent = match with {
+        [] => 0,
+        with => descriptors::send(to, &frame, with)?,
     };
     to.write_all(frame.get(sent..).unwrap_or_default())
 }
 
-/// Receives a message, and the descriptor that came with it. `None` if the other end has closed the
+/// Receives a message, and the descriptors that came with it. `None` if the other end has closed the
 /// connection before it sent anything.
 ///
 /// # Errors
@@ -119,10 +153,10 @@ pub fn send(
 pub fn receive<T: DeserializeOwned>(
     from: &UnixStream,
     until: Option<Instant>,
-) -> io::Result<Option<(T, Option<OwnedFd>)>> {
+) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
     let mut head = [0; HEAD];
-    let mut descriptor = None;
-    if !fill(from, &mut head, until, &mut descriptor)? {
+    let mut descriptors = Vec::new();
+    if !fill(from, &mut head, until, &mut descriptors)? {
         return Ok(None);
     }
     let [m0, m1, m2, version, length @ ..] = head;
@@ -136,12 +170,17 @@ pub fn receive<T: DeserializeOwned>(
     if length > MOST {
         return Err(wrong("is too long"));
     }
-    let mut body = vec![0; length];
-    if !fill(from, &mut body, until, &mut descriptor)? {
-        return Err(io::ErrorKind::UnexpectedEof.into());
+    let mut body = Vec::new();
+    while body.len() < length {
+        let begin = body.len();
+        body.resize(length.min(begin + PIECE), 0);
+        let piece = body.get_mut(begin..).unwrap_or_default();
+        if !fill(from, piece, until, &mut descriptors)? {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
     }
     let message = serde_json::from_slice(&body).map_err(|_| wrong("is not understood"))?;
-    Ok(Some((message, descriptor)))
+    Ok(Some((message, descriptors)))
 }
 
 fn wrong(what: &str) -> io::Error {
@@ -153,7 +192,7 @@ fn fill(
     from: &UnixStream,
     buffer: &mut [u8],
     until: Option<Instant>,
-    descriptor: &mut Option<OwnedFd>,
+    descriptors: &mut Vec<OwnedFd>,
 ) -> io::Result<bool> {
     let mut filled = 0;
     while let Some(rest) = buffer.get_mut(filled..).filter(|rest| !rest.is_empty()) {
@@ -167,10 +206,10 @@ fn fill(
             Ok((0, _)) => return Err(io::ErrorKind::UnexpectedEof.into()),
             Ok((len, found)) => {
                 filled += len;
-                if found.is_some() && descriptor.is_some() {
-                    return Err(wrong("has several descriptors"));
+                descriptors.extend(found);
+                if descriptors.len() > descriptors::MOST {
+                    return Err(wrong("has too many descriptors"));
                 }
-                *descriptor = descriptor.take().or(found);
             }
             // The time has passed; the next round says so.
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
@@ -196,13 +235,17 @@ mod tests {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let file = tempfile::tempfile().unwrap();
         let refused = Answer::Refused("why not: \"é\"".into());
-        send(&ours, &refused, None).unwrap();
-        send(&ours, &Answer::Serving, Some(file.as_fd())).unwrap();
+        let long = Answer::Refused("x".repeat(3 * PIECE));
+        send(&ours, &refused, &[]).unwrap();
+        send(&ours, &Answer::Serving, &[file.as_fd(); 3]).unwrap();
+        send(&ours, &long, &[]).unwrap();
         drop(ours);
-        let (message, fd) = receive::<Answer>(&theirs, soon()).unwrap().unwrap();
-        assert!(message == refused && fd.is_none());
-        let (message, fd) = receive::<Answer>(&theirs, soon()).unwrap().unwrap();
-        assert!(message == Answer::Serving && fd.is_some());
+        let (message, fds) = receive::<Answer>(&theirs, soon()).unwrap().unwrap();
+        assert!(message == refused && fds.is_empty());
+        let (message, fds) = receive::<Answer>(&theirs, soon()).unwrap().unwrap();
+        assert!(message == Answer::Serving && fds.len() == 3);
+        let (message, _) = receive::<Answer>(&theirs, soon()).unwrap().unwrap();
+        assert!(message == long);
         assert!(receive::<Answer>(&theirs, soon()).unwrap().is_none());
     }
 
@@ -227,7 +270,7 @@ mod tests {
             ours.write_all(&bytes).unwrap();
             drop(ours);
             match receive::<Answer>(&theirs, soon()) {
-                Ok(Some((Answer::Serving, None))) => assert_eq!(why, ""),
+                Ok(Some((Answer::Serving, fds))) => assert!(why.is_empty() && fds.is_empty()),
                 Ok(other) => panic!("{bytes:?}: {other:?}"),
                 Err(e) => assert!(!why.is_empty() && e.to_string().contains(why), "{e}"),
             }
@@ -261,7 +304,19 @@ mod tests {
     fn long_messages_are_not_sent() {
         let (ours, _theirs) = UnixStream::pair().unwrap();
         let long = Answer::Refused("x".repeat(MOST));
-        let error = send(&ours, &long, None).unwrap_err();
+        let error = send(&ours, &long, &[]).unwrap_err();
         assert!(error.to_string().contains("too long"));
+    }
+
+    #[test]
+    fn descriptors_beyond_those_of_a_message_are_refused() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let file = tempfile::tempfile().unwrap();
+        let some = [file.as_fd(); 2];
+        // Two parts of one frame, each with descriptors.
+        assert_eq!(descriptors::send(&ours, b"crn\x01", &some).unwrap(), 4);
+        assert_eq!(descriptors::send(&ours, b"\x02\0\0\0{}", &some).unwrap(), 6);
+        let error = receive::<Answer>(&theirs, soon()).unwrap_err();
+        assert!(error.to_string().contains("too many"), "{error}");
     }
 }

@@ -139,7 +139,7 @@ fn offline_commands_name_mountpoint_of_branch() {
     let step = format!("cairnfs umount {}", arg(&dir));
     let says = ["v.cairn", "in use: mounted on", arg(&dir), &step];
     place.fails(&["ls", "v.cairn"], 1, &says);
-    place.fails(&["drop", "v.cairn", "monday"], 1, &says);
+    place.fails(&["rm", "v.cairn:/f"], 1, &says);
     place.fails(&["check", "v.cairn"], 8, &says);
     place.finish();
 }

@@ -51,5 +51,7 @@ mod stopped;
 mod syncs;
 mod together;
 mod transport;
+mod tried;
 mod unnamed;
+mod verbs;
 mod writes;

@@ -537,7 +537,7 @@ fn garbage_and_silence_at_the_socket_harm_nobody() {
     let null = File::open("/dev/null").unwrap();
     let serve = br#"{"Serve":{"device":"0:1","dir":[47,109]}}"#;
     let serve = frame(serve.len() as u32, serve);
-    let sent = cairnfs_fuse::descriptors::send(&stream, &serve, null.as_fd()).unwrap();
+    let sent = cairnfs_fuse::descriptors::send(&stream, &serve, &[null.as_fd()]).unwrap();
     assert_eq!(sent, serve.len());
     stream.shutdown(std::net::Shutdown::Write).unwrap();
     let mut answers = String::new();

@@ -24,6 +24,16 @@ impl Volume {
         history::find(self.file_system(), reference)
     }
 
+    /// The snapshot or branch of a reference whose times are those of a time zone, for a program that
+    /// works for a user elsewhere. `zone` is a name such as `Europe/Berlin`, or the POSIX form such as
+    /// `CET-1CEST`.
+    ///
+    /// # Errors
+    /// As [`Self::find_root`]; [`Error::Invalid`](crate::Error::Invalid) for an unknown zone.
+    pub fn find_root_in_zone(&self, reference: &str, zone: &str) -> Result<RootInfo> {
+        history::find_in_zone(self.file_system(), reference, Some(zone))
+    }
+
     /// Bytes that belong to a branch or snapshot alone, given by its [id](RootInfo::id): what
     /// dropping it frees. 0 if others were forked from it. What was written since the last merge may
     /// be missing. It takes as long as it differs from its neighbours in the history.
@@ -59,6 +69,15 @@ impl Volume {
     /// volume, the device's failure.
     pub fn diff(&self, old: &str, new: &str) -> Result<Diff> {
         Diff::new(self.file_system(), old, new)
+    }
+
+    /// Compares the state of `branch` with that in which it has parted from `other`: what was done in
+    /// the branch since it was forked, and nothing of what was done in `other`.
+    ///
+    /// # Errors
+    /// As [`Self::diff`]; [`Error::Invalid`](crate::Error::Invalid) if the two have no state in common.
+    pub fn diff_since_fork(&self, other: &str, branch: &str) -> Result<Diff> {
+        Diff::since_parting(self.file_system(), other, branch)
     }
 
     /// Receives a stream as a snapshot: under `name`, or under a name made of the current time. It

@@ -5,10 +5,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::diff::{Patches, Report};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::fs::FileSystem;
 use crate::history::frozen::Frozen;
+use crate::history::lineage::common_ancestor;
 use crate::history::{find, names_of};
+use crate::types::RootInfo;
 
 /// How two states of the files of a volume differ, from [`Volume::diff`](crate::Volume::diff).
 pub struct Diff {
@@ -21,7 +23,19 @@ pub struct Diff {
 impl Diff {
     /// Compares the roots of two references.
     pub(crate) fn new(fs: &Arc<FileSystem>, old: &str, new: &str) -> Result<Self> {
-        let (old, new) = (find(fs, old)?, find(fs, new)?);
+        Self::between(fs, find(fs, old)?, find(fs, new)?)
+    }
+
+    /// Compares the root of the reference `new` with the state in which it has parted from `other`.
+    pub(crate) fn since_parting(fs: &Arc<FileSystem>, other: &str, new: &str) -> Result<Self> {
+        let (other, new) = (find(fs, other)?, find(fs, new)?);
+        let roots = fs.roots();
+        let parted = common_ancestor(other.id, new.id, &roots)
+            .ok_or(Error::Invalid("the two have no state in common"))?;
+        Self::between(fs, parted.clone(), new)
+    }
+
+    fn between(fs: &Arc<FileSystem>, old: RootInfo, new: RootInfo) -> Result<Self> {
         let (old, new) = (Frozen::of(fs, old)?, Frozen::of(fs, new)?);
         let report = Report::new(old.files(fs), new.files(fs), fs.core().data())?;
         Ok(Self {

@@ -8,6 +8,7 @@ mod apply;
 mod compare;
 mod frozen;
 mod graft;
+mod lineage;
 mod publish;
 mod receive;
 mod restore;
@@ -50,5 +51,13 @@ fn names_of(path: &Path) -> Vec<&[u8]> {
 /// # Errors
 /// [`Error::NoRoot`](crate::Error::NoRoot), which lists what there is.
 pub fn find(fs: &FileSystem, reference: &str) -> Result<RootInfo> {
-    refs::resolve(reference, &fs.roots(), fs.core().now()).cloned()
+    find_in_zone(fs, reference, None)
+}
+
+/// The root of a reference, whose times are in a time zone, as in [`refs::resolve`].
+///
+/// # Errors
+/// As [`refs::resolve`].
+pub fn find_in_zone(fs: &FileSystem, reference: &str, zone: Option<&str>) -> Result<RootInfo> {
+    refs::resolve(reference, &fs.roots(), fs.core().now(), zone).cloned()
 }

@@ -5,7 +5,6 @@
 //! a fork of the base, which then gets its name. A base that changes meanwhile makes the last step
 //! fail, and everything begins again.
 
-use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -17,6 +16,7 @@ use crate::fs::FileSystem;
 use crate::history::apply::{Source, apply};
 use crate::history::frozen::Frozen;
 use crate::history::graft::Graft;
+use crate::history::lineage::{ancestors, common_ancestor};
 use crate::history::stage::{Staged, replace, until_unchanged};
 use crate::history::{find, names_of};
 use crate::publish::{Conflict, FrozenTrees, Plan, Side, plan};
@@ -83,23 +83,6 @@ fn head(fs: &FileSystem, reference: &str) -> Result<RootInfo> {
             "a snapshot cannot be changed or published: make a branch of it",
         )),
     }
-}
-
-/// The ids of the roots above a root, the nearest first.
-fn ancestors(id: u32, roots: &[RootInfo]) -> Vec<u32> {
-    let parent = |id: u32| roots.iter().find(|root| root.id == id)?.parent;
-    let mut seen = BTreeSet::from([id]);
-    std::iter::successors(parent(id), |id| parent(*id))
-        .take_while(|id| seen.insert(*id))
-        .collect()
-}
-
-/// The nearest root that two roots descend from.
-fn common_ancestor(a: u32, b: u32, roots: &[RootInfo]) -> Option<&RootInfo> {
-    let above = ancestors(a, roots);
-    let mut below = ancestors(b, roots).into_iter();
-    let common = below.find(|id| above.contains(id))?;
-    roots.iter().find(|root| root.id == common)
 }
 
 /// Publishes without a merge if the base has exactly the files that the branch began with. Other

@@ -23,12 +23,24 @@ const MOST_LISTED: usize = 12;
 /// What stands between the name of a branch and the time in the name of a replaced state.
 const UNDO: &str = ".undo-";
 
-/// The root of a reference among `roots`. Times are relative to `now` and in the local time zone.
+/// The root of a reference among `roots`. Times are relative to `now` and in `zone`: the name of a time
+/// zone or its POSIX form, or without one the local time zone.
 ///
 /// # Errors
-/// [`Error::NoRoot`], which lists what there is.
-pub fn resolve<'r>(reference: &str, roots: &'r [RootInfo], now: Time) -> Result<&'r RootInfo> {
-    resolve_in(reference, roots, now, &TimeZone::system())
+/// [`Error::NoRoot`], which lists what there is; [`Error::Invalid`] for an unknown zone.
+pub fn resolve<'r>(
+    reference: &str,
+    roots: &'r [RootInfo],
+    now: Time,
+    zone: Option<&str>,
+) -> Result<&'r RootInfo> {
+    let zone = match zone {
+        Some(zone) => TimeZone::posix(zone)
+            .or_else(|_| TimeZone::get(zone))
+            .map_err(|_| Error::Invalid("there is no such time zone"))?,
+        None => TimeZone::system(),
+    };
+    resolve_in(reference, roots, now, &zone)
 }
 
 /// A name for the state of `branch` that is replaced at `now`; no root has it.
@@ -79,7 +91,11 @@ fn resolve_in<'r>(
     if let Some(found) = history.iter().find(|r| r.name.as_deref() == Some(point)) {
         return Ok(found);
     }
-    let snapshots = || listed("its snapshots are", &history);
+    let frozen: Vec<&RootInfo> = history.into_iter().filter(|r| !r.writable).collect();
+    let snapshots = || match frozen.is_empty() {
+        true => "it has no snapshots".to_owned(),
+        false => listed("its snapshots are", &frozen),
+    };
     let Some(instant) = time::parse(point, now, zone) else {
         let why = match named(point, roots) {
             Some(_) => {
@@ -93,8 +109,7 @@ fn resolve_in<'r>(
         };
         return Err(no(why));
     };
-    let frozen = history.iter().filter(|r| !r.writable);
-    let before = frozen.filter(|r| r.created <= instant);
+    let before = frozen.iter().filter(|r| r.created <= instant);
     let newest = before.max_by_key(|r| (r.created, r.boundary));
     newest.copied().ok_or_else(|| {
         let when = time::shown(instant, zone);

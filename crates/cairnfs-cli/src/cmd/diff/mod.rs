@@ -5,19 +5,18 @@ mod names;
 mod patch_colours;
 mod stat;
 
-use std::io::{self, BufWriter, Write};
+use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 
 use cairnfs::{Diff, Error, FileChange, FileKind, FilePath, Report, Status, Summary};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::failure::{AnyError, Failure, of_output, shown};
 use crate::look::Look;
-use crate::output;
-use crate::roots::{Roots, root_failure};
-use crate::volume::{Access, components};
+use crate::raw_path;
+use crate::roots::{Roots, name_of, root_failure};
+use crate::volume::components;
 
 /// Exit code if something differs, as that of diff(1).
 const DIFFERENT: u8 = 1;
@@ -34,12 +33,17 @@ Examples:
   cairnfs diff disk.img monday tuesday --stat
   cairnfs diff disk.img main@-2d -p | less
   cairnfs diff disk.img monday main etc home/notes
+  cairnfs diff disk.img main trial --merge-base
   cairnfs diff disk.img monday -p | patch -p1 -d copy-of-monday
 
 A and B are snapshots or branches: NAME, BRANCH@SNAPSHOT, or BRANCH@TIME, the
 newest snapshot that is as old (10:30, 2026-01-31, 2026-01-31T10:30, -5m, -2d;
-in local time). Without B, A is compared with main. With PATH, only what is at
+in local time). Without B, A is compared with main, or if the volume is named by
+a mount of it, with what is mounted there. With PATH, only what is at
 or below these paths is shown; a path that neither A nor B has is an error.
+
+With --merge-base, the old state is that in which A and B have parted, so what
+was done in A since is not shown, as with git diff --merge-base.
 
 Each line has a letter, A added, D removed, R renamed, M changed, and the path;
 for a renamed file the old path comes first. A file is the same if it has the
@@ -63,19 +67,23 @@ On a terminal there are colours, unless NO_COLOR is set.
 Exit codes: 0 no difference, 1 differences, 2 wrong arguments or a failure.";
 
 /// Show what differs between two snapshots or branches
-#[derive(Debug, clap::Args)]
+#[derive(Debug, clap::Args, Serialize, Deserialize)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// File or block device
-    volume: PathBuf,
+    /// The volume, or where it is mounted
+    #[serde(with = "raw_path")]
+    pub volume: PathBuf,
     /// The old state
     a: String,
-    /// The new state
-    #[arg(default_value = "main")]
-    b: String,
+    /// The new state [default: main, or what is mounted there]
+    b: Option<String>,
     /// Show only what is at or below these paths
     #[arg(value_name = "PATH")]
+    #[serde(with = "raw_path::list")]
     paths: Vec<PathBuf>,
+    /// Show only what B has done since it parted from A
+    #[arg(long)]
+    merge_base: bool,
     /// Show how much of each file was written, and the sums
     #[arg(long, group = "form")]
     stat: bool,
@@ -108,124 +116,126 @@ struct Json<'a> {
     files: &'a [FileChange],
 }
 
-/// Runs the command.
-pub fn run(args: Args) -> Result<ExitCode, AnyError> {
-    let trouble = |error: AnyError| -> AnyError {
-        let failure = match error.downcast::<Failure>() {
-            Ok(failure) => Ok(*failure),
-            Err(other) => of_output(other.as_ref()).ok_or(other),
-        };
-        match failure {
-            Ok(failure) if failure.is_broken_pipe() => failure.into(),
-            Ok(failure) => failure.code(TROUBLE).into(),
-            Err(other) => other,
-        }
+/// Performs the command.
+pub fn perform(args: &Args, roots: &Roots<'_>) -> Result<u8, AnyError> {
+    let states = States {
+        args,
+        b: args.b.as_deref().unwrap_or(roots.branch()),
     };
-    compare(&args).map_err(trouble)
-}
-
-fn compare(args: &Args) -> Result<ExitCode, AnyError> {
-    let (roots, diff) = open(args)?;
-    check_paths(&diff, args)?;
+    let diff = states.compare(roots)?;
+    states.check_paths(&diff)?;
     let mut report = diff.report().clone();
     report.files.retain(|file| is_wanted(file, &args.paths));
-    let written = write(&diff, &report, args);
-    drop(diff);
-    // What went wrong with the output matters, and not that nothing was changed.
-    let closed = roots.close();
-    written?;
-    closed?;
+    states.write(roots, &diff, &report)?;
     let different = !report.files.is_empty();
-    Ok(ExitCode::from(u8::from(different) * DIFFERENT))
+    Ok(u8::from(different) * DIFFERENT)
 }
 
-/// Refuses a path that neither state has: it would show nothing, as if nothing had changed.
-fn check_paths(diff: &Diff, args: &Args) -> Result<(), Failure> {
-    let failed = |e: &Error| root_failure(&args.volume, &args.b, e);
-    for path in &args.paths {
-        if !diff.has_path(path).map_err(|e| failed(&e))? {
-            let why = format!("neither {} nor {} has it", args.a, args.b);
-            return Err(Failure::new(shown(path), why));
-        }
+/// Gives a failure the exit code that diff(1) has for it.
+pub fn in_trouble(error: AnyError) -> AnyError {
+    let failure = match error.downcast::<Failure>() {
+        Ok(failure) => Ok(*failure),
+        Err(other) => of_output(other.as_ref()).ok_or(other),
+    };
+    match failure {
+        Ok(failure) if failure.is_broken_pipe() => failure.into(),
+        Ok(failure) => failure.code(TROUBLE).into(),
+        Err(other) => other,
     }
-    Ok(())
 }
 
-/// Writes the differences in the form that was asked for.
-fn write(diff: &Diff, report: &Report, args: &Args) -> Result<(), AnyError> {
-    let (look, summary, files) = (Look::of_stdout(), report.summary(), &report.files);
-    if args.json {
-        return output::json(&Json {
-            volume: shown(&args.volume),
-            old: &args.a,
-            new: &args.b,
-            summary,
-            files,
-        });
-    }
-    let mut out = BufWriter::new(io::stdout().lock());
-    if args.patch {
-        write_patches(&mut out, &look, diff, args, files)?;
-    } else if args.stat {
-        stat::write(&mut out, &look, files, &summary)?;
-    } else if args.name_only || args.name_status {
-        let form = names::Form {
-            status: args.name_status,
-            nul: args.nul,
-        };
-        for file in files {
-            names::write(&mut out, form, file)?;
-        }
-    } else if !args.quiet {
-        lines::write(&mut out, &look, files)?;
-    }
-    out.flush()?;
-    Ok(())
+/// What is compared.
+struct States<'a> {
+    args: &'a Args,
+    b: &'a str,
 }
 
-/// Writes the patches of all files.
-fn write_patches(
-    out: &mut impl Write,
-    look: &Look,
-    diff: &Diff,
-    args: &Args,
-    files: &[FileChange],
-) -> Result<(), AnyError> {
-    let failed = |e: Error| root_failure(&args.volume, &args.b, &e);
-    let mut patches = diff.patches().map_err(failed)?;
-    for file in files {
-        let patch = patches.of(file).map_err(failed)?;
-        match look.has_colours() {
-            true => patch_colours::write(out, look, &patch)?,
-            false => out.write_all(&patch)?,
-        }
+impl States<'_> {
+    fn failure(&self, why: &Error) -> Failure {
+        root_failure(&self.args.volume, self.b, why)
     }
-    Ok(())
-}
 
-/// Opens the volume, for reading if that suffices, and compares.
-fn open(args: &Args) -> Result<(Roots, Diff), Failure> {
-    let failed = |e: Error| match &e {
-        Error::NoRoot { reference, .. } => {
-            let failure = root_failure(&args.volume, reference, &e);
-            match *reference == args.b && args.b != args.a {
+    /// Compares. An open volume that cannot be written, and has changes in its log that must be merged
+    /// first, is the engine's error.
+    fn compare(&self, roots: &Roots<'_>) -> Result<Diff, AnyError> {
+        let a = roots.find_whole(&self.args.a)?;
+        let b = roots.find_whole(self.b).map_err(|failure| {
+            match self.args.b.is_some() && self.b != self.args.a {
                 true => failure.hint(SECOND),
                 false => failure,
             }
+        })?;
+        let diff = match self.args.merge_base {
+            true => cairnfs::Volume::diff_since_fork,
+            false => cairnfs::Volume::diff,
+        };
+        diff(roots.volume(), name_of(&a), name_of(&b)).map_err(|e| match e {
+            Error::ReadOnly => e.into(),
+            _ => Failure::engine(shown(&self.args.volume), &e).into(),
+        })
+    }
+
+    /// Refuses a path that neither state has: it would show nothing, as if nothing had changed.
+    fn check_paths(&self, diff: &Diff) -> Result<(), Failure> {
+        for path in &self.args.paths {
+            if !diff.has_path(path).map_err(|e| self.failure(&e))? {
+                let why = format!("neither {} nor {} has it", self.args.a, self.b);
+                return Err(Failure::new(shown(path), why));
+            }
         }
-        _ => Failure::engine(shown(&args.volume), &e),
-    };
-    let roots = Roots::open(&args.volume, Access::Read)?;
-    match roots.volume().diff(&args.a, &args.b) {
-        // Changes in the log of a volume that was not closed properly must be merged first.
-        Err(Error::ReadOnly) => {
-            roots.close()?;
-            Roots::open(&args.volume, Access::Write)?.close()?;
-            let roots = Roots::open(&args.volume, Access::Read)?;
-            let diff = roots.volume().diff(&args.a, &args.b).map_err(failed)?;
-            Ok((roots, diff))
+        Ok(())
+    }
+
+    /// Writes the differences in the form that was asked for.
+    fn write(&self, roots: &Roots<'_>, diff: &Diff, report: &Report) -> Result<(), AnyError> {
+        let (args, stage) = (self.args, roots.stage());
+        let (look, summary, files) = (stage.look(), report.summary(), &report.files);
+        if args.json {
+            return stage.json(&Json {
+                volume: shown(&args.volume),
+                old: &args.a,
+                new: self.b,
+                summary,
+                files,
+            });
         }
-        diff => Ok((roots, diff.map_err(failed)?)),
+        let mut out = stage.out();
+        if args.patch {
+            self.write_patches(&mut out, look, diff, files)?;
+        } else if args.stat {
+            stat::write(&mut out, look, files, &summary)?;
+        } else if args.name_only || args.name_status {
+            let form = names::Form {
+                status: args.name_status,
+                nul: args.nul,
+            };
+            for file in files {
+                names::write(&mut out, form, file)?;
+            }
+        } else if !args.quiet {
+            lines::write(&mut out, look, files)?;
+        }
+        out.flush()?;
+        Ok(())
+    }
+
+    /// Writes the patches of all files.
+    fn write_patches(
+        &self,
+        out: &mut impl Write,
+        look: &Look,
+        diff: &Diff,
+        files: &[FileChange],
+    ) -> Result<(), AnyError> {
+        let mut patches = diff.patches().map_err(|e| self.failure(&e))?;
+        for file in files {
+            let patch = patches.of(file).map_err(|e| self.failure(&e))?;
+            match look.has_colours() {
+                true => patch_colours::write(out, look, &patch)?,
+                false => out.write_all(&patch)?,
+            }
+        }
+        Ok(())
     }
 }
 

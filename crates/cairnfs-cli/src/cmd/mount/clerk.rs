@@ -14,12 +14,15 @@ use cairnfs_fuse::ops::Ops;
 use cairnfs_fuse::sessions::{NewMount, NotAdded, Watcher};
 use cairnfs_fuse::{MountOptions, ServeError, Sessions, Transport, session};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use serde_json::Value;
 
 use super::opening::{self, engine_options};
+use super::working::{self, Open};
 use super::{Failure, failed};
 use crate::failure::{io_text, shown};
 use crate::handover::desk::{Clerk, Made};
-use crate::handover::frames::{Answer, Wanted};
+use crate::handover::frames::{Answer, NamedMount, Wanted};
+use crate::stage::Stage;
 
 /// Event loops of each further mount, unless `-o threads` says otherwise: many mounts are mostly
 /// idle.
@@ -219,6 +222,23 @@ impl Clerk for House {
 
     fn watch(&self, device: &str, watcher: Watcher) -> bool {
         self.sessions.watch(device, watcher)
+    }
+
+    fn run(
+        &self,
+        wanted: (Value, Option<NamedMount>),
+        stage: &Stage,
+        begin: &mut dyn FnMut(),
+    ) -> Result<u8, Answer> {
+        if self.sessions.count() == 0 {
+            return Err(Answer::Closing);
+        }
+        let open = Open {
+            fs: &self.fs,
+            volume: &self.volume,
+            sessions: &self.sessions,
+        };
+        working::perform(&open, wanted, stage, begin)
     }
 }
 

@@ -88,7 +88,7 @@ fn ask(args: &Args, volume: &Path, dir: &Path, options: &MountOptions) -> Result
         sloppy: args.sloppy,
     });
     let mut options = options.clone();
-    match call.ask(&wanted, None).map_err(wrong)? {
+    match call.ask(&wanted, &[]).map_err(wrong)? {
         Answer::Mountable { source, read_only } => {
             options.read_only = read_only;
             options.source = source;
@@ -120,7 +120,7 @@ fn ask(args: &Args, volume: &Path, dir: &Path, options: &MountOptions) -> Result
         device: number.to_owned(),
         dir: dir.to_path_buf(),
     };
-    let answer = call.ask(&serve, Some(device.as_fd()));
+    let answer = call.ask(&serve, &[device.as_fd()]);
     match answer {
         Ok(Answer::Serving) => Ok(Asked::Served),
         other => {

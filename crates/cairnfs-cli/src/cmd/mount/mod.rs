@@ -9,6 +9,7 @@ mod clerk;
 mod joining;
 mod opening;
 mod serving;
+mod working;
 
 use std::error::Error;
 use std::io::{self, IsTerminal};

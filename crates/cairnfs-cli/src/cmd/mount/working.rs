@@ -1,0 +1,86 @@
+//! Performs commands on snapshots and branches of the open volume, for the processes that were called.
+//!
+//! Knows the mounts by the trees that they show. What a command does is decided by [`crate::cmd::verbs`].
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use cairnfs::Error;
+use cairnfs::fs::FileSystem;
+use cairnfs_fuse::Sessions;
+use serde_json::Value;
+
+use crate::cmd::verbs::Verb;
+use crate::failure::{self, AnyError, Failure, shown};
+use crate::handover::frames::{Answer, NamedMount};
+use crate::roots::{Mounts, Roots};
+use crate::stage::Stage;
+use crate::volume::Access;
+
+/// An open volume and its mounts.
+pub(super) struct Open<'a> {
+    pub fs: &'a Arc<FileSystem>,
+    pub volume: &'a Path,
+    pub sessions: &'a Arc<Sessions>,
+}
+
+impl Mounts for Open<'_> {
+    fn fetch(&self, root: u32) -> io::Result<()> {
+        self.sessions.fetch(root.into())
+    }
+
+    fn replacing(&self, root: u32, change: &mut dyn FnMut()) {
+        self.sessions.replacing(root.into(), change);
+    }
+
+    fn mounted_on(&self, root: u32) -> Option<PathBuf> {
+        self.sessions.mounted_on(root.into())
+    }
+}
+
+impl Open<'_> {
+    /// The branch or snapshot that a mount shows.
+    fn name_of(&self, mount: NamedMount) -> Option<String> {
+        let sole = self.sessions.tree_of(&mount.device);
+        let roots = sole.map(|_| self.fs.roots()).unwrap_or_default();
+        let root = roots.into_iter().find(|root| sole == Some(root.id.into()));
+        root.and_then(|root| root.name).or(mount.name)
+    }
+}
+
+/// Performs a command, whose failures are told on the stage; returns its exit code.
+pub(super) fn perform(
+    open: &Open<'_>,
+    (verb, mount): (Value, Option<NamedMount>),
+    stage: &Stage,
+    begin: &mut dyn FnMut(),
+) -> Result<u8, Answer> {
+    let unknown = |_| Answer::Refused("the daemon does not know this command".into());
+    let verb: Verb = serde_json::from_value(verb).map_err(unknown)?;
+    begin();
+    let named = mount.and_then(|mount| open.name_of(mount));
+    let roots = Roots::of_daemon(verb.volume(), Arc::clone(open.fs), (open, named), stage);
+    let done = match open.fs.is_read_only() && verb.access() == Access::Write {
+        true => Err(Error::ReadOnly.into()),
+        false => verb.perform(&roots),
+    };
+    let done = done.map_err(|error| {
+        let error = verb.failed(explained(open, error));
+        failure::report(error.as_ref(), &mut stage.errors())
+    });
+    Ok(done.unwrap_or_else(|code| code))
+}
+
+/// The volume cannot be changed if its first mount was read-only.
+fn explained(open: &Open<'_>, error: AnyError) -> AnyError {
+    match error.downcast_ref::<Error>() {
+        Some(Error::ReadOnly) => Failure::new(
+            shown(open.volume),
+            "is mounted read-only, and this needs to write",
+        )
+        .hint("unmount all of its mounts first")
+        .into(),
+        _ => error,
+    }
+}

@@ -1,0 +1,161 @@
+//! What becomes of the work of a program that was tried: shows it, asks, and publishes, keeps or drops.
+
+use std::io::{self, BufRead, IsTerminal, Write};
+
+use serde::Serialize;
+use serde_json::Value;
+
+use super::{Args, Base, FAILED};
+use crate::failure::{AnyError, Failure, shown};
+use crate::output::{self, word};
+
+/// Lines of differences that are shown.
+const MOST_LINES: usize = 40;
+
+/// What becomes of a fork.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum End {
+    Published,
+    Kept,
+    Dropped,
+}
+
+#[derive(Serialize)]
+struct Json<'a> {
+    branch: &'a str,
+    base: &'a str,
+    /// The exit code of the program.
+    exit_code: u8,
+    end: End,
+    /// What differs between the fork and the state that it began with.
+    changes: Value,
+    /// What `publish` has told: the snapshot of the state before, or the conflicts.
+    publish: Option<Value>,
+}
+
+/// Ends a fork that is not mounted any more; returns the exit code.
+pub(super) fn decide(args: &Args, base: &Base, fork: &str, code: u8) -> Result<u8, AnyError> {
+    let form: &[&str] = if args.json { &["--json"] } else { &[] };
+    let words = [&[base.branch.as_str(), fork, "--merge-base"], form].concat();
+    let (differs, changes) = base.capture("diff", &words)?;
+    let end = match differs {
+        0 if args.keep => End::Kept,
+        0 => End::Dropped,
+        1 => {
+            if !args.quiet && !args.json {
+                show(&changes)?;
+            }
+            choose(args, base, code)?
+        }
+        _ => return Ok(FAILED),
+    };
+    let (end, publish) = match end {
+        End::Published => {
+            let words = [&[fork, "--onto", &base.branch], form].concat();
+            match base.capture("publish", &words)? {
+                (0, told) => (End::Published, Some(told)),
+                (_, told) => (End::Kept, Some(told)),
+            }
+        }
+        End::Dropped => match base.capture("drop", &["-q", fork])? {
+            (0, _) => (End::Dropped, None),
+            _ => (End::Kept, None),
+        },
+        End::Kept => (End::Kept, None),
+    };
+    let refused = publish.is_some() && end == End::Kept;
+    if args.json {
+        let value = |text: &str| serde_json::from_str(text).unwrap_or_default();
+        output::json(&Json {
+            branch: fork,
+            base: &base.branch,
+            exit_code: code,
+            end,
+            changes: value(&changes),
+            publish: publish.as_deref().map(value),
+        })?;
+    } else {
+        let told = publish.as_deref().unwrap_or_default();
+        tell(args, base, fork, (end, differs > 0), told)?;
+    }
+    Ok(if refused { FAILED } else { code })
+}
+
+/// Shows the differences, the first ones if there are many.
+fn show(changes: &str) -> io::Result<()> {
+    let mut out = io::stderr().lock();
+    for line in changes.lines().take(MOST_LINES) {
+        writeln!(out, "{line}")?;
+    }
+    match changes.lines().count().saturating_sub(MOST_LINES) {
+        0 => Ok(()),
+        more => writeln!(out, "... and {more} more"),
+    }
+}
+
+fn tell(
+    args: &Args,
+    base: &Base,
+    fork: &str,
+    (end, differs): (End, bool),
+    published: &str,
+) -> Result<(), AnyError> {
+    let mut out = io::stderr().lock();
+    let place = word(&shown(&base.place));
+    match end {
+        End::Published if args.quiet => {}
+        End::Published => write!(out, "{published}")?,
+        // Conflicts.
+        End::Kept if !published.is_empty() => {
+            write!(out, "{published}")?;
+            writeln!(
+                out,
+                "The fork is the branch {fork}: cairnfs publish {place} {fork} --onto {} --ours PATH \
+                 --theirs PATH",
+                word(&base.branch)
+            )?;
+        }
+        End::Kept => writeln!(
+            out,
+            "The fork is the branch {fork}: cairnfs publish {place} {fork} --onto {}, or cairnfs drop \
+             {place} {fork}",
+            word(&base.branch)
+        )?,
+        End::Dropped if args.quiet => {}
+        End::Dropped if differs => writeln!(out, "Dropped what was done")?,
+        End::Dropped => writeln!(out, "Nothing was changed")?,
+    }
+    Ok(())
+}
+
+/// What the user wants.
+fn choose(args: &Args, base: &Base, code: u8) -> Result<End, Failure> {
+    if args.drop {
+        return Ok(End::Dropped);
+    }
+    if args.yes && code == 0 {
+        return Ok(End::Published);
+    }
+    let asks = !args.keep && !args.yes && !args.json;
+    if !asks || !io::stdin().is_terminal() || !io::stderr().is_terminal() {
+        return Ok(End::Kept);
+    }
+    loop {
+        eprint!(
+            "Publish this onto {}, keep it as a branch, or drop it? [p/k/d] ",
+            base.branch
+        );
+        let mut answer = String::new();
+        match io::stdin().lock().read_line(&mut answer) {
+            Ok(0) | Err(_) => return Ok(End::Kept),
+            Ok(_) => {}
+        }
+        match answer.trim().to_ascii_lowercase().as_str() {
+            "p" | "publish" => return Ok(End::Published),
+            "k" | "keep" => return Ok(End::Kept),
+            "d" | "drop" => return Ok(End::Dropped),
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! The process that shows a fork under the path of its base, and becomes the program.
+//!
+//! It has a mount namespace of its own, and unless it is the superuser's a user namespace, in which it
+//! keeps its user and group. Runs before any thread is started: a process with threads cannot enter a
+//! user namespace. Where this is not possible, the program runs in the directory of the fork.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+
+use nix::sched::{CloneFlags, unshare};
+use rustix::fs::CWD;
+use rustix::mount::{MountPropagationFlags, mount_bind, mount_change};
+use rustix::process::{getegid, geteuid};
+
+use crate::failure::{Failure, io_text, shown};
+
+/// Executes a program in `below` of the fork, which it finds under the path of `base` if that is
+/// possible. Returns the exit code if it cannot be executed.
+pub(super) fn execute((base, fork): (&Path, &Path), below: &Path, command: &[OsString]) -> u8 {
+    let dir = match show(base, fork) {
+        Ok(()) => base.join(below),
+        Err(e) => {
+            let dir = fork.join(below);
+            eprintln!(
+                "cairnfs try: note: the fork cannot be shown under the path of its branch ({}); it is at {}",
+                io_text(&e),
+                shown(&dir)
+            );
+            dir
+        }
+    };
+    let error = words(command).current_dir(&dir).env("PWD", &dir).exec();
+    not_executed(command, &error)
+}
+
+/// The program and its arguments.
+pub(super) fn words(command: &[OsString]) -> Command {
+    let mut words = command.iter();
+    let mut program = Command::new(words.next().map_or_else(OsString::new, OsString::clone));
+    program.args(words);
+    program
+}
+
+/// Tells that the program could not be executed; returns the exit code.
+pub(super) fn not_executed(command: &[OsString], error: &io::Error) -> u8 {
+    let name = command.first().map_or(Path::new(""), Path::new);
+    Failure::new(shown(name), io_text(error)).tell();
+    match error.kind() {
+        io::ErrorKind::NotFound => 127,
+        _ => 126,
+    }
+}
+
+/// Mounts the fork over the path of its base, visible to this process and its children only.
+fn show(base: &Path, fork: &Path) -> io::Result<()> {
+    let (user, group) = (geteuid(), getegid());
+    if user.is_root() {
+        unshare(CloneFlags::CLONE_NEWNS)?;
+    } else {
+        unshare(CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWUSER)?;
+        std::fs::write("/proc/self/setgroups", "deny")?;
+        let (user, group) = (user.as_raw(), group.as_raw());
+        std::fs::write("/proc/self/uid_map", format!("{user} {user} 1"))?;
+        std::fs::write("/proc/self/gid_map", format!("{group} {group} 1"))?;
+    }
+    let all = MountPropagationFlags::REC | MountPropagationFlags::PRIVATE;
+    mount_change("/", all)?;
+    mount_bind(fork, base)?;
+    // Whoever stays in the directory below goes on in the base.
+    rustix::fs::accessat(
+        CWD,
+        base,
+        rustix::fs::Access::EXISTS,
+        rustix::fs::AtFlags::empty(),
+    )?;
+    Ok(())
+}

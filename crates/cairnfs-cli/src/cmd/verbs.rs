@@ -1,0 +1,269 @@
+//! The commands on snapshots and branches: how they reach a volume that is mounted, and one that is not.
+//!
+//! Of a mounted volume the daemon performs the command, on its engine and with the streams of this
+//! process; otherwise the volume is opened here. Either performs the same [`Verb`]. Files that a command
+//! names are opened here, with the rights and the working directory of the caller.
+
+use std::ffi::OsStr;
+use std::fs::Metadata;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use cairnfs::Error;
+use cairnfs_fuse::{control, mountinfo};
+use rustix::process::geteuid;
+use serde::{Deserialize, Serialize};
+
+use super::{branch, diff, drop, log, publish, receive, rename, restore, send, snapshot};
+use crate::failure::{self, AnyError, Explain, Failure, io_text, shown};
+use crate::handover::caller::Call;
+use crate::handover::folder::SocketName;
+use crate::handover::frames::{Answer, NamedMount, Run};
+use crate::interrupt;
+use crate::roots::Roots;
+use crate::stage::Stage;
+use crate::volume::Access;
+
+/// Time for which a volume may be locked by a daemon that has no socket yet, or no more.
+const LOCKED: Duration = Duration::from_secs(3);
+
+/// The same once a daemon has said that it is closing the volume.
+const CLOSING: Duration = Duration::from_secs(60);
+
+/// Time that a daemon has for an answer that it can give at once.
+const ANSWER: Duration = Duration::from_secs(60);
+
+/// A command on snapshots and branches.
+#[derive(Debug, clap::Subcommand, Serialize, Deserialize)]
+pub enum Verb {
+    Snapshot(snapshot::Args),
+    Branch(branch::Args),
+    Log(log::Args),
+    Diff(diff::Args),
+    Restore(restore::Args),
+    Publish(publish::Args),
+    Rename(rename::Args),
+    Drop(drop::Args),
+    Send(send::Args),
+    Receive(receive::Args),
+}
+
+impl Verb {
+    /// The volume as the user has named it.
+    pub fn volume(&self) -> &Path {
+        match self {
+            Verb::Snapshot(args) => &args.new.volume,
+            Verb::Branch(args) => &args.new.volume,
+            Verb::Log(args) => &args.volume,
+            Verb::Diff(args) => &args.volume,
+            Verb::Restore(args) => &args.volume,
+            Verb::Publish(args) => &args.volume,
+            Verb::Rename(args) => &args.volume,
+            Verb::Drop(args) => &args.volume,
+            Verb::Send(args) => &args.volume,
+            Verb::Receive(args) => &args.volume,
+        }
+    }
+
+    /// How the volume must be open for it.
+    pub fn access(&self) -> Access {
+        match self {
+            Verb::Log(_) | Verb::Diff(_) | Verb::Send(_) => Access::Read,
+            _ => Access::Write,
+        }
+    }
+
+    /// Performs the command on an open volume; returns its exit code.
+    ///
+    /// # Errors
+    /// Those of the command, with its exit code.
+    pub fn perform(&self, roots: &Roots<'_>) -> Result<u8, AnyError> {
+        match self {
+            Verb::Snapshot(args) => snapshot::perform(args, roots),
+            Verb::Branch(args) => branch::perform(args, roots),
+            Verb::Log(args) => log::perform(args, roots),
+            Verb::Diff(args) => diff::perform(args, roots),
+            Verb::Restore(args) => restore::perform(args, roots),
+            Verb::Publish(args) => publish::perform(args, roots),
+            Verb::Rename(args) => rename::perform(args, roots),
+            Verb::Drop(args) => drop::perform(args, roots),
+            Verb::Send(args) => send::perform(args, roots),
+            Verb::Receive(args) => receive::perform(args, roots),
+        }
+    }
+
+    /// Gives a failure the exit code that this command has for it.
+    pub fn failed(&self, error: AnyError) -> AnyError {
+        match self {
+            Verb::Diff(_) => diff::in_trouble(error),
+            _ => error,
+        }
+    }
+}
+
+/// Runs a command.
+pub fn run(verb: &Verb) -> Result<ExitCode, AnyError> {
+    let code = with_files(verb).map_err(|error| verb.failed(error))?;
+    Ok(ExitCode::from(code))
+}
+
+/// A command as it is typed, behind the name of the program.
+#[derive(clap::Parser)]
+struct Line {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+/// Performs a command that is given as words, on `stage`; returns its exit code. Its own failures are
+/// told there.
+///
+/// # Errors
+/// The words are no command.
+pub fn perform_words<'a>(
+    words: impl IntoIterator<Item = &'a OsStr>,
+    stage: &Stage,
+) -> Result<u8, AnyError> {
+    let words = std::iter::once(OsStr::new("cairnfs")).chain(words);
+    let verb = <Line as clap::Parser>::try_parse_from(words)?.verb;
+    let done = work(&verb, stage).map_err(|error| verb.failed(error));
+    Ok(done.unwrap_or_else(|error| failure::report(error.as_ref(), &mut stage.errors())))
+}
+
+/// Opens the files that the command names, and runs it.
+fn with_files(verb: &Verb) -> Result<u8, AnyError> {
+    let stage = Stage::own()?;
+    match verb {
+        Verb::Send(args) => {
+            let mut target = send::Target::open(args, &stage)?;
+            let code = work(verb, &stage.with(None, target.output()?))?;
+            if code == 0 {
+                target.complete()?;
+            }
+            Ok(code)
+        }
+        Verb::Receive(args) => {
+            let input = receive::open(args, &stage)?;
+            work(verb, &stage.with(input, None))
+        }
+        _ => work(verb, &stage),
+    }
+}
+
+/// What came of asking a daemon.
+enum Asked {
+    Done(u8),
+    /// There is no daemon.
+    Nobody,
+    /// It is about to end.
+    Closing,
+}
+
+/// Has the command performed by the daemon that has the volume open, or opens it.
+fn work(verb: &Verb, stage: &Stage) -> Result<u8, AnyError> {
+    let named = Named::find(verb.volume())?;
+    let began = Instant::now();
+    let mut time = LOCKED;
+    loop {
+        match ask(verb, &named, stage)? {
+            Asked::Done(code) => return Ok(code),
+            Asked::Nobody => {}
+            Asked::Closing => time = CLOSING,
+        }
+        let opened = Roots::open(&named.volume, verb.access(), stage);
+        match opened {
+            Ok(roots) => return perform_here(verb, roots),
+            // Each attempt waits for the lock for a while.
+            Err(Error::InUse(_)) if named.is_mounted() && began.elapsed() < time => {}
+            Err(e) => return Err(Failure::opening(&named.volume, &e).into()),
+        }
+    }
+}
+
+/// Performs the command on a volume that was opened for it, and closes it.
+fn perform_here(verb: &Verb, roots: Roots<'_>) -> Result<u8, AnyError> {
+    let (path, stage) = (roots.path().to_path_buf(), roots.stage());
+    let done = verb.perform(&roots);
+    let closed = roots.close();
+    let unmerged = |e: &AnyError| matches!(e.downcast_ref(), Some(Error::ReadOnly));
+    if !done.as_ref().is_err_and(unmerged) {
+        let code = done?;
+        closed?;
+        return Ok(code);
+    }
+    // Changes in the log of a volume that was not closed properly must be merged first.
+    let open = |access| Roots::open(&path, access, stage).map_err(|e| Failure::opening(&path, &e));
+    open(Access::Write)?.close()?;
+    let roots = open(Access::Read)?;
+    let done = verb.perform(&roots);
+    roots.close()?;
+    done
+}
+
+/// The volume that a command names, by its path or by that of a mount.
+struct Named {
+    volume: PathBuf,
+    metadata: Option<Metadata>,
+    mount: Option<NamedMount>,
+}
+
+impl Named {
+    fn find(path: &Path) -> Result<Self, Failure> {
+        let (volume, mount) = match path.is_dir() {
+            true => Self::of_directory(path)?,
+            false => (path.to_path_buf(), None),
+        };
+        Ok(Self {
+            metadata: volume.metadata().ok(),
+            volume,
+            mount,
+        })
+    }
+
+    /// A directory stands for the volume that is mounted there, or above.
+    fn of_directory(dir: &Path) -> Result<(PathBuf, Option<NamedMount>), Failure> {
+        let entry = mountinfo::holding(dir).explain(shown(dir))?;
+        let Some(entry) = entry.filter(mountinfo::MountEntry::is_ours) else {
+            return Err(Failure::new(shown(dir), "is a directory, not a volume").hint(
+                "name the file or device that holds the volume, or a directory where it is mounted",
+            ));
+        };
+        let volume = control::volume(dir).explain(shown(dir))?;
+        let named = NamedMount {
+            name: mountinfo::branch_of(&entry.source).map(str::to_owned),
+            device: entry.device,
+        };
+        Ok((volume, Some(named)))
+    }
+
+    fn is_mounted(&self) -> bool {
+        self.mount.is_some() || crate::holder::mountpoint(&self.volume).is_some()
+    }
+}
+
+/// Has the command performed by the daemon of the volume, if there is one.
+fn ask(verb: &Verb, named: &Named, stage: &Stage) -> Result<Asked, AnyError> {
+    let Some(file) = &named.metadata else {
+        return Ok(Asked::Nobody);
+    };
+    let user = geteuid().as_raw();
+    let Some(call) = Call::begin(&SocketName::of(file), user, ANSWER) else {
+        return Ok(Asked::Nobody);
+    };
+    // A second signal ends the process at once.
+    interrupt::defer()?;
+    let (streams, manner) = stage.parts();
+    let run = Run {
+        verb: serde_json::to_value(verb)?,
+        manner: manner.clone(),
+        mount: named.mount.clone(),
+    };
+    let wrong = |why: String| Failure::new(shown(&named.volume), why);
+    match call.run(run, &streams) {
+        Ok(Answer::Done(code)) => Ok(Asked::Done(code)),
+        Ok(Answer::Closing) => Ok(Asked::Closing),
+        Ok(Answer::Refused(why)) => Err(wrong(why).into()),
+        Ok(_) => Err(wrong("the daemon's answer is not understood".into()).into()),
+        Err(e) => Err(wrong(io_text(&e)).into()),
+    }
+}

@@ -1,0 +1,234 @@
+//! `cairnfs try`: a program runs in a fork of what is mounted, and what it did is published, kept or
+//! dropped.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+use std::thread;
+
+use crate::place::{Place, able, arg};
+use crate::verbs::names;
+
+/// Runs `cairnfs try` with words in a directory of the mount.
+fn attempt(place: &Place, dir: &str, words: &[&str]) -> Output {
+    let mut command = place.command(&["try"]);
+    command.args(words).current_dir(place.at(dir)).output().unwrap()
+}
+
+fn code(output: &Output) -> i32 {
+    output.status.code().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// The forks that are left.
+fn forks(place: &Place) -> Vec<String> {
+    let mut names = names(place);
+    names.retain(|name| name.starts_with("try-"));
+    names
+}
+
+/// A mounted volume with the file `d/f`.
+fn begun() -> Place {
+    let place = Place::mounted("128M", "");
+    fs::create_dir(place.at("d")).unwrap();
+    fs::write(place.at("d/f"), b"before").unwrap();
+    place
+}
+
+/// No directory of a fork is left mounted.
+fn assert_unmounted() {
+    let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let pid = format!("cairnfs-try-{}", std::process::id());
+    assert!(!table.contains(&pid), "{table}");
+}
+
+#[test]
+fn program_works_in_a_fork_under_the_same_path() {
+    if !able(&[]) {
+        return;
+    }
+    let place = begun();
+    let script = format!(
+        "pwd; cat f; echo tried > {0}/d/f; echo new > g; rm -r {0}/d/none; test -n \"$CAIRNFS_BRANCH\"; exit 7",
+        arg(&place.dir())
+    );
+    fs::create_dir(place.at("d/none")).unwrap();
+    let output = attempt(&place, "d", &["--keep", "sh", "-c", &script]);
+    assert_eq!(code(&output), 7, "{}", text(&output.stderr));
+    assert_eq!(
+        text(&output.stdout),
+        format!("{}\nbefore", arg(&place.at("d")))
+    );
+    let said = text(&output.stderr);
+    for line in ["M d/f", "A d/g", "D d/none/"] {
+        assert!(said.contains(line), "{said}");
+    }
+    // The base is as it was.
+    assert_eq!(fs::read(place.at("d/f")).unwrap(), b"before");
+    assert!(place.at("d/none").exists() && !place.at("d/g").exists());
+    let forks = forks(&place);
+    let [fork] = &forks[..] else { panic!("{forks:?}") };
+    place.mount_beside(&format!("branch={fork}"), "t");
+    assert_eq!(fs::read(place.beside("t/d/f")).unwrap(), b"tried\n");
+    place.umount_beside("t");
+    assert_unmounted();
+    place.finish();
+}
+
+#[test]
+fn fork_is_dropped_if_nothing_changed_or_as_asked() {
+    if !able(&[]) {
+        return;
+    }
+    let place = begun();
+    for words in [
+        &["true"][..],
+        &["--drop", "sh", "-c", "rm f"],
+        &["--yes", "cat", "f"],
+        &["--beside", "--drop", "sh", "-c", "rm f; pwd"],
+    ] {
+        let output = attempt(&place, "d", words);
+        assert_eq!(code(&output), 0, "{}", text(&output.stderr));
+        assert!(place.at("d/f").exists());
+    }
+    let codes = [
+        (&["nothing-of-this-name"][..], 127),
+        (&["/etc/passwd"], 126),
+        (&["sh", "-c", "kill -9 $$"], 137),
+        (&["--name", "a/b", "true"], 125),
+        (&["--volume", "/", "true"], 125),
+        (&["--yes", "--drop", "true"], 2),
+        (&["--keep"], 2),
+    ];
+    for (words, expected) in codes {
+        let output = attempt(&place, "d", words);
+        assert_eq!(code(&output), expected, "{words:?}: {}", text(&output.stderr));
+    }
+    assert_eq!(forks(&place), [""; 0]);
+    let output = attempt(&place, "", &["-q", "sh", "-c", "echo x > new"]);
+    assert_eq!(code(&output), 0);
+    assert_eq!(forks(&place).len(), 1, "kept without a terminal");
+    assert!(text(&output.stderr).contains("cairnfs publish"));
+    assert_unmounted();
+    place.finish();
+}
+
+#[test]
+fn result_is_told_as_json() {
+    if !able(&[]) {
+        return;
+    }
+    let place = begun();
+    let words = ["--json", "--name", "mine", "sh", "-c", "echo out; echo 12345 > d/f"];
+    let output = attempt(&place, "", &words);
+    let told: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(told["branch"], "mine");
+    assert_eq!(told["end"], "kept");
+    assert_eq!(told["exit_code"], 0);
+    assert_eq!(told["changes"]["files"][0]["path"], "d/f");
+    assert!(text(&output.stderr).contains("out\n"));
+    place.finish();
+}
+
+#[test]
+fn volume_that_is_not_mounted_is_published_onto() {
+    if !able(&[]) {
+        return;
+    }
+    let mut place = begun();
+    place.umount();
+    let words = ["try", "--volume", "v.cairn", "--yes", "sh", "-c", "cat d/f > d/g; rm d/f"];
+    let output = place.command(&words).output().unwrap();
+    assert_eq!(code(&output), 0, "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("Published onto main"));
+    assert_eq!(place.ok(&["cat", "v.cairn:/d/g"]), "before");
+    assert_eq!(forks(&place), [""; 0]);
+    place.check();
+}
+
+#[test]
+fn background_program_keeps_its_fork_mounted() {
+    if !able(&[]) {
+        return;
+    }
+    let place = begun();
+    let (gate, held) = (place.beside("gate"), place.beside("held"));
+    assert!(Command::new("mkfifo").args([&gate, &held]).status().unwrap().success());
+    let script = format!(
+        "(exec < f; echo > {}; read line < {}) > /dev/null 2>&1 & exit 0",
+        arg(&held),
+        arg(&gate)
+    );
+    let waits = thread::spawn({
+        let held = held.clone();
+        move || fs::read(held).unwrap()
+    });
+    let output = attempt(&place, "d", &["--beside", "sh", "-c", &script]);
+    waits.join().unwrap();
+    assert_eq!(code(&output), 125);
+    let said = text(&output.stderr);
+    assert!(said.contains("stays mounted on"), "{said}");
+    let dir = said.split("stays mounted on ").nth(1).unwrap();
+    let dir = dir.split(':').next().unwrap().to_owned();
+    assert!(Path::new(&dir).join("d/f").exists());
+    fs::write(gate, "go\n").unwrap();
+    place.run(&["umount", &dir]);
+    fs::remove_dir_all(Path::new(&dir).parent().unwrap()).unwrap();
+    assert_eq!(forks(&place).len(), 1);
+    place.finish();
+}
+
+#[test]
+fn several_forks_at_once_see_only_their_own() {
+    if !able(&[]) {
+        return;
+    }
+    let place = begun();
+    thread::scope(|scope| {
+        for worker in 0..4 {
+            let place = &place;
+            scope.spawn(move || {
+                let (name, script) = (format!("w{worker}"), "ls > all; test $(wc -l < all) = 2");
+                let output = attempt(place, "d", &["--keep", "--name", &name, "sh", "-c", script]);
+                assert_eq!(code(&output), 0, "{}", text(&output.stderr));
+            });
+        }
+    });
+    assert_eq!(names(&place), ["main", "w0", "w1", "w2", "w3"]);
+    assert!(!place.at("d/all").exists());
+    place.finish();
+}
+
+#[test]
+fn ordinary_user_tries_in_a_namespace_of_its_own() {
+    if !able(&["setpriv", "fusermount3"]) {
+        return;
+    }
+    let place = Place::new("128M");
+    place.copy_command();
+    let user = ["--reuid=65534", "--regid=65534", "--clear-groups"];
+    let script = format!(
+        "set -e; cd {0}; ./cairnfs mkfs --size 64M u.cairn > /dev/null; mkdir u; ./cairnfs mount u.cairn u\n\
+         cd u; mkdir d; echo before > d/f; cd d\n\
+         ../../cairnfs try --drop -- sh -c 'pwd; id -u; cat f; echo x > f; cat {0}/u/d/f; rm f'\n\
+         cat f; cd {0}; ./cairnfs umount u",
+        arg(&place.beside("own"))
+    );
+    let own = place.beside("own");
+    fs::create_dir(&own).unwrap();
+    fs::copy(place.beside("cairnfs"), own.join("cairnfs")).unwrap();
+    std::os::unix::fs::chown(&own, Some(65534), Some(65534)).unwrap();
+    let mut command = Command::new("setpriv");
+    command.args(user).args(["sh", "-c", &script]);
+    command.env("XDG_RUNTIME_DIR", place.runtime()).env("TMPDIR", &own);
+    let output = command.output().unwrap();
+    let said = text(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    let dir = own.join("u/d");
+    let shown = format!("{}\n65534\nbefore\nx\nbefore\n", arg(&dir));
+    let beside = said.contains("cannot be shown");
+    assert!(text(&output.stdout) == shown || beside, "{}{said}", text(&output.stdout));
+}

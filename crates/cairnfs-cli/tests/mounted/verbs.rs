@@ -1,0 +1,396 @@
+//! The commands on snapshots and branches of a volume that is mounted: its daemon performs them, with
+//! the streams of the command.
+
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::process::{Child, Output, Stdio};
+use std::thread;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::branches::forked;
+use crate::place::{Place, able, arg};
+
+/// What a command prints on both streams, and its exit code.
+fn outcome(output: &Output) -> (String, String, Option<i32>) {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (
+        text(&output.stdout),
+        text(&output.stderr),
+        output.status.code(),
+    )
+}
+
+fn spawn(place: &Place, args: &[&str]) -> Child {
+    let mut command = place.command(args);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    command.stderr(Stdio::piped()).spawn().unwrap()
+}
+
+fn interrupt(child: &Child) {
+    let pid = Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
+    kill_process(pid, Signal::INT).unwrap();
+}
+
+/// The names of snapshots and branches.
+pub fn names(place: &Place) -> Vec<String> {
+    let log: serde_json::Value =
+        serde_json::from_str(&place.ok(&["log", "--json", "v.cairn"])).unwrap();
+    let roots = log["roots"].as_array().unwrap().iter();
+    let names = roots.filter_map(|root| root["name"].as_str());
+    let mut names: Vec<String> = names.map(str::to_owned).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn commands_say_and_do_the_same_whether_mounted_or_not() {
+    if !able(&[]) {
+        return;
+    }
+    let mut mounted = forked();
+    fs::copy(mounted.volume(), mounted.beside("twin")).unwrap();
+    mounted.mount("");
+    let commands: &[&[&str]] = &[
+        &["log", "V"],
+        &["snapshot", "V", "tuesday"],
+        &["snapshot", "V", "tuesday"],
+        &["snapshot", "V", "a/b"],
+        &["snapshot", "V", "again", "--of", "tuesday"],
+        &["snapshot", "V", "x", "--of", "nothing"],
+        &["branch", "V", "other", "--from", "monday", "--json"],
+        &["diff", "V", "monday"],
+        &["diff", "V", "monday", "main", "g"],
+        &["diff", "V", "monday", "trial", "-p"],
+        &["diff", "V", "monday", "nothing"],
+        &["diff", "V", "main@yesterday"],
+        &["rename", "V", "other", "another"],
+        &["rename", "V", "main", "x"],
+        &["publish", "V", "another", "--onto", "trial", "--dry-run"],
+        &["publish", "V", "another", "--onto", "trial", "-q"],
+        &[
+            "restore", "V", "monday", "--branch", "trial", "--json", "nothing",
+        ],
+        &["drop", "V", "tuesday", "nothing", "main"],
+        &["drop", "V", "--wait", "--json", "trial"],
+        &["send", "V", "monday", "-o", "OUT"],
+        &["send", "V", "main"],
+        &["receive", "V", "OUT", "--name", "back"],
+        &["receive", "V", "m/f"],
+        &["receive", "V", "missing"],
+    ];
+    let told = |volume: &str| -> Vec<String> {
+        let told = commands.iter().map(|command| {
+            let args: Vec<&str> = command
+                .iter()
+                .map(|word| match *word {
+                    "V" => volume,
+                    "OUT" if volume == "twin" => "out2",
+                    "OUT" => "out1",
+                    other => other,
+                })
+                .collect();
+            let output = mounted.command(&args).output().unwrap();
+            let (out, err, code) = outcome(&output);
+            let text = format!("{command:?}: {code:?}\n{out}{err}");
+            let text = text.replace(volume, "V").replace("out2", "out1");
+            // Times are different ones.
+            let words = text.split_inclusive(['\n', ' ', '"']);
+            words
+                .filter(|word| !word.starts_with("20") && !word.contains("undo-20"))
+                .collect()
+        });
+        told.collect()
+    };
+    let (here, there) = (told("twin"), told("v.cairn"));
+    for (here, there) in here.iter().zip(&there) {
+        assert_eq!(here, there);
+    }
+    let read = |name: &str| fs::read(mounted.beside(name)).unwrap();
+    assert_eq!(read("out1").len(), read("out2").len());
+    assert!(names(&mounted).contains(&"back".to_owned()));
+    mounted.finish();
+}
+
+#[test]
+fn fork_has_every_write_that_had_returned() {
+    if !able(&[]) {
+        return;
+    }
+    for options in ["write=through", "write=back"] {
+        let place = Place::mounted("128M", options);
+        let content = vec![7; 3 << 20];
+        for round in 0..4 {
+            let name = format!("f{round}");
+            // Neither synced nor, in the last rounds, closed.
+            let mut file = File::create(place.at(&name)).unwrap();
+            file.write_all(&content).unwrap();
+            let file = (round >= 2).then_some(file);
+            place.ok(&["snapshot", "v.cairn", &format!("s{round}")]);
+            place.ok(&["branch", "m", &format!("b{round}")]);
+            drop(file);
+            fs::write(place.at(&name), b"later").unwrap();
+        }
+        for round in 0..4 {
+            for root in [format!("s{round}"), format!("b{round}")] {
+                place.mount_beside(&format!("branch={root}"), "fork");
+                let found = fs::read(place.beside(format!("fork/f{round}"))).unwrap();
+                assert!(found == content, "{options}: {root} has {}", found.len());
+                place.umount_beside("fork");
+            }
+        }
+        place.finish();
+    }
+}
+
+#[test]
+fn directory_of_a_mount_stands_for_its_volume_and_branch() {
+    if !able(&[]) {
+        return;
+    }
+    let mut place = forked();
+    place.mount("");
+    place.mount_beside("branch=trial", "t");
+    place.mount_beside("branch=monday", "s");
+    fs::create_dir(place.beside("t/d")).unwrap();
+    fs::write(place.beside("t/f"), b"tried").unwrap();
+    place.ok(&["snapshot", "t/d", "of-trial"]);
+    let differences = "A d/\nM f  (contents, size 6 to 5)\n";
+    place.fails(&["diff", "t", "monday"], 1, &[differences]);
+    assert_eq!(place.ok(&["diff", "m", "monday"]), "");
+    assert_eq!(place.ok(&["diff", "v.cairn", "monday"]), "");
+    assert_eq!(place.ok(&["diff", "t", "of-trial"]), "");
+    // Renamed while it is mounted: the table of mounts has the old name.
+    place.ok(&["rename", "t", "trial", "effort"]);
+    assert_eq!(place.ok(&["diff", "t", "of-trial"]), "");
+    place.ok(&["branch", "s", "of-monday"]);
+    place.mount_beside("branch=of-monday", "b");
+    assert_eq!(fs::read(place.beside("b/f")).unwrap(), b"monday");
+    place.fails(&["snapshot", "s", "x"], 1, &["is the same one"]);
+    fs::create_dir(place.beside("plain")).unwrap();
+    place.fails(
+        &["log", "plain"],
+        1,
+        &["not a volume", "where it is mounted"],
+    );
+    for name in ["b", "s", "t"] {
+        place.umount_beside(name);
+    }
+    place.finish();
+}
+
+#[test]
+fn mounted_branches_are_not_taken_away() {
+    if !able(&[]) {
+        return;
+    }
+    let mut place = forked();
+    place.mount("");
+    place.mount_beside("branch=trial", "t");
+    let says = ["trial: is mounted on", "cairnfs umount"];
+    place.fails(&["drop", "v.cairn", "trial"], 1, &says);
+    place.fails(&["publish", "v.cairn", "trial"], 1, &says);
+    place.umount_beside("t");
+    place.ok(&["drop", "v.cairn", "trial"]);
+    assert_eq!(names(&place), ["main", "monday"]);
+    place.finish();
+}
+
+#[test]
+fn read_only_mount_shows_and_refuses_changes() {
+    if !able(&[]) {
+        return;
+    }
+    let mut place = forked();
+    place.mount("ro");
+    assert_eq!(place.ok(&["diff", "m", "monday"]), "");
+    assert_eq!(names(&place), ["main", "monday", "trial"]);
+    place.ok(&["send", "m", "monday", "-o", "out"]);
+    let says = ["mounted read-only", "unmount all"];
+    place.fails(&["snapshot", "m", "x"], 1, &says);
+    place.fails(&["drop", "m", "trial"], 1, &says);
+    place.finish();
+}
+
+#[test]
+fn interrupted_command_ends_in_the_daemon_too() {
+    if !able(&[]) {
+        return;
+    }
+    let mut place = forked();
+    place.mount("");
+    let mut file = File::create(place.at("large")).unwrap();
+    (0..8).for_each(|n| file.write_all(&vec![n; 1 << 20]).unwrap());
+    drop(file);
+    place.ok(&["snapshot", "m", "large"]);
+    place.ok(&["send", "m", "large", "-o", "stream"]);
+    let stream = fs::read(place.beside("stream")).unwrap();
+
+    // The reader waits in the daemon for more.
+    let mut child = spawn(&place, &["receive", "m", "--name", "half"]);
+    let half = stream.get(..stream.len() / 2).unwrap();
+    child.stdin.as_mut().unwrap().write_all(half).unwrap();
+    while !place.ok(&["log", "m"]).contains("unfinished") {
+        thread::yield_now();
+    }
+    let input = child.stdin.take();
+    interrupt(&child);
+    let output = child.wait_with_output().unwrap();
+    drop(input);
+    assert_eq!(output.status.code(), None, "ended by the signal");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("interrupted"), "{said}");
+    assert!(!names(&place).contains(&"half".to_owned()));
+
+    // Nothing reads what is sent; then the reader is gone.
+    let mut child = spawn(&place, &["send", "m", "large"]);
+    let mut out = child.stdout.take().unwrap();
+    out.read_exact(&mut [0; 100]).unwrap();
+    drop(out);
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(141));
+
+    // Killed, with all of its streams.
+    let mut child = spawn(&place, &["receive", "m", "--name", "half"]);
+    child.stdin.as_mut().unwrap().write_all(half).unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    place.ok(&["receive", "m", "stream", "--name", "whole"]);
+    place.ok(&["diff", "m", "large", "whole"]);
+    assert!(!names(&place).contains(&"half".to_owned()));
+    place.finish();
+}
+
+#[test]
+fn end_of_the_daemon_ends_commands_with_words() {
+    if !able(&[]) {
+        return;
+    }
+    let mut place = forked();
+    place.mount("");
+    place.ok(&["send", "m", "monday", "-o", "stream"]);
+    let stream = fs::read(place.beside("stream")).unwrap();
+    let begin = |place: &Place| {
+        let mut child = spawn(place, &["receive", "m", "--name", "half"]);
+        let half = stream.get(..stream.len() / 2).unwrap();
+        child.stdin.as_mut().unwrap().write_all(half).unwrap();
+        child
+    };
+    let told = |mut child: Child| {
+        let input = child.stdin.take();
+        let output = child.wait_with_output().unwrap();
+        drop(input);
+        assert_eq!(output.status.code(), Some(1));
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let child = begin(&place);
+    while !place.ok(&["log", "m"]).contains("unfinished") {
+        thread::yield_now();
+    }
+    place.umount();
+    let said = told(child);
+    assert!(
+        said.contains("daemon ended") && said.contains("cairnfs log"),
+        "{said}"
+    );
+    assert!(!names(&place).contains(&"half".to_owned()));
+
+    place.mount("");
+    let child = begin(&place);
+    while !place.ok(&["log", "m"]).contains("unfinished") {
+        thread::yield_now();
+    }
+    place.kill();
+    let said = told(child);
+    assert!(said.contains("daemon ended"), "{said}");
+    place.umount();
+    assert!(!names(&place).contains(&"half".to_owned()));
+    place.check();
+}
+
+#[test]
+fn many_commands_at_once_and_long_ones_are_served() {
+    if !able(&[]) {
+        return;
+    }
+    let mut place = forked();
+    place.mount("");
+    thread::scope(|scope| {
+        for worker in 0..4 {
+            let place = &place;
+            scope.spawn(move || {
+                for round in 0..4 {
+                    let name = format!("w{worker}-{round}");
+                    fs::write(place.at(&name), &name).unwrap();
+                    place.ok(&["snapshot", "m", &name]);
+                    assert_eq!(place.ok(&["diff", "m", &name, &name]), "");
+                    place.ok(&["log", "m"]);
+                    if round % 2 == 0 {
+                        place.ok(&["drop", "m", &name]);
+                    }
+                }
+            });
+        }
+    });
+    assert_eq!(names(&place).len(), 3 + 4 * 2);
+    // More words than one piece of a message holds.
+    let nothing = vec!["n".repeat(200); 500];
+    let mut args = vec!["drop", "m"];
+    args.extend(nothing.iter().map(String::as_str));
+    let output = place.command(&args).output().unwrap();
+    let (_, err, code) = outcome(&output);
+    assert_eq!((code, err.lines().count()), (Some(1), 1000));
+    let nothing = vec!["n".repeat(100_000); 12];
+    let mut args = vec!["drop", "m"];
+    args.extend(nothing.iter().map(String::as_str));
+    place.fails(&args, 1, &["too long"]);
+    place.finish();
+}
+
+#[test]
+fn references_are_read_in_the_time_zone_of_the_command() {
+    if !able(&[]) {
+        return;
+    }
+    let place = Place::mounted("64M", "");
+    place.ok(&["snapshot", "m", "now"]);
+    // It was this minute in this zone, and is not yet half a day to the west.
+    let log = |zone: &str| {
+        let log = place.command(&["log", "m"]).env("TZ", zone).output();
+        let text = String::from_utf8(log.unwrap().stdout).unwrap();
+        let words = text.lines().next().unwrap().split_whitespace();
+        let words: Vec<String> = words.map(str::to_owned).collect();
+        format!("{}T{}", words[2], words[3])
+    };
+    let (utc, east) = (log("UTC0"), log("EAST-5"));
+    assert_ne!(utc, east);
+    let finds = |zone: &str, time: &str| {
+        let reference = format!("main@{time}:59");
+        let mut command = place.command(&["diff", "m", &reference]);
+        command.env("TZ", zone).output().unwrap().status.code()
+    };
+    assert_eq!(finds("UTC0", &utc), Some(0));
+    assert_eq!(finds("EAST-5", &east), Some(0));
+    assert_eq!(finds("EAST-5", &utc), Some(2));
+    place.finish();
+}
+
+#[test]
+fn other_users_get_nothing_and_are_told_who_has_it() {
+    if !able(&["setpriv"]) {
+        return;
+    }
+    let place = Place::mounted("64M", "allow_other");
+    place.copy_command();
+    let program = place.beside("cairnfs");
+    let mut command = std::process::Command::new("setpriv");
+    command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
+    command
+        .arg(program)
+        .args(["snapshot", arg(&place.dir()), "x"]);
+    let (_, err, code) = outcome(&command.output().unwrap());
+    assert_eq!(code, Some(1), "{err}");
+    assert!(err.contains("cairnfs: "), "{err}");
+    assert_eq!(names(&place), ["main"]);
+    place.finish();
+}
