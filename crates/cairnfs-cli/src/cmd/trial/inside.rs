@@ -7,7 +7,7 @@
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use nix::sched::{CloneFlags, unshare};
@@ -21,9 +21,9 @@ use crate::failure::{Failure, io_text, shown};
 /// possible. Returns the exit code if it cannot be executed.
 pub(super) fn execute((base, fork): (&Path, &Path), below: &Path, command: &[OsString]) -> u8 {
     let dir = match show(base, fork) {
-        Ok(()) => base.join(below),
+        Ok(()) => within(base, below),
         Err(e) => {
-            let dir = fork.join(below);
+            let dir = within(fork, below);
             eprintln!(
                 "cairnfs try: note: the fork cannot be shown under the path of its branch ({}); it is at {}",
                 io_text(&e),
@@ -34,6 +34,11 @@ pub(super) fn execute((base, fork): (&Path, &Path), below: &Path, command: &[OsS
     };
     let error = words(command).current_dir(&dir).env("PWD", &dir).exec();
     not_executed(command, &error)
+}
+
+/// A path without dots.
+fn within(dir: &Path, below: &Path) -> PathBuf {
+    dir.join(below).components().collect()
 }
 
 /// The program and its arguments.

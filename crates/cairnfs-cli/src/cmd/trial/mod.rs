@@ -246,7 +246,7 @@ impl Fork {
         if let (Some((mountpoint, below)), false) = (&base.mounted, args.beside) {
             let mut command = Command::new(this_program()?);
             command.args(["try", "--inside"]);
-            command.args([mountpoint, &self.dir, below]);
+            command.args([mountpoint, &self.dir, &Path::new(".").join(below)]);
             command.arg("--").args(&args.command);
             return Ok(command);
         }
