@@ -53,14 +53,18 @@ impl Manner {
 /// The time zone of this process in a form that another one understands; `None` for that of the system,
 /// or if there is no such form.
 fn own_zone() -> Option<String> {
-    let told = std::env::var("TZ").ok().filter(|zone| !zone.is_empty());
     let known = TimeZone::system().iana_name().map(str::to_owned);
-    known.or_else(|| told.filter(|zone| parse_zone(zone).is_some()))
+    let told = || std::env::var("TZ").ok();
+    let is_known = |zone: &String| parse_zone(zone).is_some();
+    known.filter(is_known).or_else(|| told().filter(is_known))
 }
 
 fn parse_zone(text: &str) -> Option<TimeZone> {
-    let named = || TimeZone::get(text);
-    TimeZone::posix(text).or_else(|_| named()).ok()
+    let named = || TimeZone::get(text).ok();
+    match text {
+        "UTC" => Some(TimeZone::UTC),
+        _ => TimeZone::posix(text).ok().or_else(named),
+    }
 }
 
 /// The streams of a process: standard input, output and error.

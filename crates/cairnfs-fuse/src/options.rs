@@ -45,6 +45,10 @@ pub struct MountOptions {
     /// Interval of periodic syncs of all data that has reached the daemon. `Some(None)`: no
     /// periodic sync.
     pub durability: Option<Option<Duration>>,
+    /// Interval of snapshots of the branch that are made by themselves.
+    pub snapshots: Option<Duration>,
+    /// How many of these snapshots are kept.
+    pub keep: usize,
     /// Report times of birth.
     pub birth_times: bool,
     /// Number of event loops.
@@ -79,6 +83,8 @@ impl Default for MountOptions {
             remount: false,
             cache: None,
             durability: None,
+            snapshots: None,
+            keep: KEEP,
             birth_times: false,
             threads: None,
             transport: Transport::default(),
@@ -94,6 +100,12 @@ impl Default for MountOptions {
 
 /// Default of [`MountOptions::grace`]: less than the 90 seconds after which systemd sends SIGKILL.
 const GRACE: Duration = Duration::from_secs(60);
+
+/// Default of [`MountOptions::keep`].
+const KEEP: usize = 24;
+
+/// Maximum of [`MountOptions::keep`].
+const KEEP_MAX: usize = 10_000;
 
 /// Minimum memory of the engine, in bytes.
 const CACHE_MIN: u64 = 8 << 20;
@@ -180,6 +192,14 @@ impl MountOptions {
                 let interval = parse_seconds(value).map_err(wrong)?;
                 self.durability = Some((!interval.is_zero()).then_some(interval));
             }
+            "snapshots" => {
+                let interval = parse_interval(value).map_err(wrong)?;
+                self.snapshots = (!interval.is_zero()).then_some(interval);
+            }
+            "keep" => match value.parse() {
+                Ok(n @ 1..=KEEP_MAX) => self.keep = n,
+                _ => return Err(wrong("not a number from 1 to 10000")),
+            },
             "grace" => self.grace = parse_seconds(value).map_err(wrong)?,
             "threads" => match value.parse() {
                 Ok(n @ 1..=THREADS_MAX) => self.threads = Some(n),
@@ -261,8 +281,10 @@ const DAEMON_WORDS: &[&str] = &[
     "durability",
     "fsname",
     "grace",
+    "keep",
     "norecovery",
     "noload",
+    "snapshots",
     "subtype",
     "threads",
     "transport",
@@ -324,6 +346,25 @@ fn parse_seconds(text: &str) -> Result<Duration, &'static str> {
     let seconds = text.parse().ok();
     let duration = seconds.and_then(|s| Duration::try_from_secs_f64(s).ok());
     duration.ok_or("not a number of seconds")
+}
+
+/// Parses a time with a suffix s, m, h or d; seconds without one.
+fn parse_interval(text: &str) -> Result<Duration, &'static str> {
+    let (number, unit) = match text.strip_suffix(['s', 'm', 'h', 'd']) {
+        Some(number) => (number, text.get(number.len()..).unwrap_or_default()),
+        None => (text, "s"),
+    };
+    let seconds = match unit {
+        "m" => 60,
+        "h" => 3600,
+        "d" => 86_400,
+        _ => 1,
+    };
+    let number: Option<u64> = number.parse().ok();
+    let interval = number.and_then(|n| n.checked_mul(seconds));
+    interval
+        .map(Duration::from_secs)
+        .ok_or("not a time such as 30s, 5m, 1h or 1d")
 }
 
 /// Parses a number of bytes with an optional suffix K, M, G, T or P (powers of 1024; `KiB`, `kb`
@@ -416,6 +457,14 @@ mod tests {
             Some("b@c")
         );
         assert_eq!(parse("durability=0").unwrap().durability, Some(None));
+        let options = parse("snapshots=5m,keep=3").unwrap();
+        assert_eq!(options.snapshots, Some(Duration::from_secs(300)));
+        assert_eq!(options.keep, 3);
+        for (text, seconds) in [("90", 90), ("1s", 1), ("2h", 7200), ("1d", 86_400)] {
+            let options = parse(&format!("snapshots={text}")).unwrap();
+            assert_eq!(options.snapshots, Some(Duration::from_secs(seconds)));
+        }
+        assert_eq!(parse("snapshots=5m,snapshots=0").unwrap().snapshots, None);
         assert_eq!(parse("transport=dev").unwrap().transport, Transport::Dev);
         let both = parse("transport=dev,transport=auto,btime").unwrap();
         assert_eq!(both.transport, Transport::Auto);
@@ -445,6 +494,14 @@ mod tests {
             "noatme",
             "cache=much",
             "durability=-1",
+            "snapshots=",
+            "snapshots=m",
+            "snapshots=-5m",
+            "snapshots=5 m",
+            "snapshots=1w",
+            "snapshots=99999999999999999d",
+            "keep=0",
+            "keep=10001",
             "durability=soon",
             "grace=long",
             "threads=0",

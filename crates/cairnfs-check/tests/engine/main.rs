@@ -27,3 +27,4 @@ mod seen;
 mod snapshots;
 mod threads;
 mod trimmed;
+mod yielding;

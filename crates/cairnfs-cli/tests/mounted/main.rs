@@ -14,6 +14,7 @@
 )]
 
 mod attributes;
+mod automatic;
 mod bad_input;
 mod branches;
 mod budget;

@@ -59,6 +59,7 @@ mod write;
 mod writeback;
 mod writeback_list;
 mod xattr;
+mod yielding;
 
 use std::sync::Arc;
 
@@ -99,6 +100,8 @@ struct Engine {
     pages: PageMemory,
     /// Space for refused reservations.
     reclaimer: SpaceReclaimer,
+    /// What is dropped when there is no space.
+    yielding: yielding::Yielding,
     times: ContentTimes,
     /// Syncs of the whole volume.
     syncs: Syncs,

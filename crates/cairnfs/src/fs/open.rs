@@ -76,6 +76,7 @@ impl FileSystem {
             roots: OpenRoots::default(),
             pages: PageMemory::new(core.limits().pages, options.keep_written),
             reclaimer: SpaceReclaimer::default(),
+            yielding: super::yielding::Yielding::default(),
             times: ContentTimes::new(options.content_times),
             syncs: Syncs::default(),
             watch: options.observer.clone().map(Watch::new),

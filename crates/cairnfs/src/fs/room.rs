@@ -198,8 +198,8 @@ impl FileSystem {
         }
     }
 
-    /// Calls `reserve` until it finds space; between calls makes room, until none can be made. The
-    /// caller holds no inode state lock.
+    /// Calls `reserve` until it finds space; between calls makes room, until none can be made, and then
+    /// drops what gives way. The caller holds no inode state lock.
     pub(super) fn with_room<T>(&self, reserve: impl Fn() -> Result<T>) -> Result<T> {
         let result = reserve();
         if !is_short(&result) {
@@ -212,9 +212,12 @@ impl FileSystem {
         // Merges twice, because the first merge may have begun before the latest deletions.
         let ways: [Way<'_>; 5] = [&write, &merge, &merge, &drop, &compact];
         let space = self.core().space();
-        match self.engine.reclaimer.retry(space, reserve, &ways) {
-            Err(Error::NoSpace) if self.core().roots().are_several() => Err(Error::HeldByRoots),
-            other => other,
+        loop {
+            return match self.engine.reclaimer.retry(space, &reserve, &ways) {
+                Err(Error::NoSpace) if self.give_way()? => continue,
+                Err(Error::NoSpace) if self.core().roots().are_several() => Err(Error::HeldByRoots),
+                other => other,
+            };
         }
     }
 

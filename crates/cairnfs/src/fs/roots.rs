@@ -119,6 +119,16 @@ impl FileSystem {
         self.open_root(id)
     }
 
+    /// Whether nothing of this tree has changed since the snapshot with this id was made, as far as that
+    /// is known without a comparison. A change at the same time may be missed.
+    ///
+    /// # Errors
+    /// Unwritten data could not be written back.
+    pub fn is_unchanged_since(&self, snapshot: u32) -> Result<bool> {
+        self.prepare_fork()?;
+        Ok(self.core().is_unchanged_since(self.root_id(), snapshot))
+    }
+
     /// Gives a root another name.
     ///
     /// # Errors

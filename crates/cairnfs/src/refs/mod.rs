@@ -35,6 +35,8 @@ pub fn resolve<'r>(
     zone: Option<&str>,
 ) -> Result<&'r RootInfo> {
     let zone = match zone {
+        // Known also where there is no list of zones.
+        Some("UTC") => TimeZone::UTC,
         Some(zone) => TimeZone::posix(zone)
             .or_else(|_| TimeZone::get(zone))
             .map_err(|_| Error::Invalid("there is no such time zone"))?,

@@ -348,6 +348,12 @@ impl Core {
         })
     }
 
+    /// As [`Self::is_unchanged`], while threads may commit: a change at the same time may be missed.
+    pub fn is_unchanged_since(&self, base: u32, since: u32) -> bool {
+        let head = self.roots.get(base);
+        head.is_some_and(|head| self.is_unchanged(&head, (base, since)))
+    }
+
     /// Whether the head `base` has exactly the files of the frozen root `since`, as far as that is
     /// known without a comparison of trees: since is its parent, nothing was committed to it since,
     /// and its tree is the same. Trees are compared by their root nodes, so this holds across

@@ -12,10 +12,11 @@ use cairnfs_fuse::adapter::Adapter;
 use cairnfs_fuse::mounted::Mounted;
 use cairnfs_fuse::ops::Ops;
 use cairnfs_fuse::sessions::{NewMount, NotAdded, Watcher};
-use cairnfs_fuse::{MountOptions, ServeError, Sessions, Transport, session};
+use cairnfs_fuse::{MountOptions, ServeError, Sessions, Transport, mountinfo, session};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::Value;
 
+use super::keeper::Keeper;
 use super::opening::{self, engine_options};
 use super::working::{self, Open};
 use super::{Failure, failed};
@@ -80,7 +81,19 @@ impl House {
         let sole = sole(&root);
         let adapter = self.adapter(root, &options);
         session::begin(&self.sessions, adapter, &self.volume, dir, &options, sole)
-            .map_err(|e: ServeError| failed(e))
+            .map_err(|e: ServeError| failed(e))?;
+        let entry = mountinfo::at(dir).map_err(failed)?;
+        if let Some(entry) = entry {
+            self.keep_snapshots(&entry.device, &options);
+        }
+        Ok(())
+    }
+
+    fn keep_snapshots(&self, device: &str, options: &MountOptions) {
+        let begun = Keeper::begin(&self.fs, &self.volume, (&self.sessions, device), options);
+        if let Err(error) = begun {
+            tracing::error!("no snapshots are made by themselves: no thread: {error}");
+        }
     }
 
     fn adapter(&self, root: Arc<FileSystem>, options: &MountOptions) -> Adapter {
@@ -214,6 +227,7 @@ impl Clerk for House {
         let adapter = self.adapter(permit.root, &permit.options);
         let added = self.sessions.add(adapter, new, &permit.options);
         added.map_err(|why| self.refusal(why))?;
+        self.keep_snapshots(&made.device, &permit.options);
         let source = permit.options.source.map(PathBuf::from);
         let source = source.as_deref().unwrap_or(&self.volume);
         tracing::info!("mounted {} on {}", shown(source), shown(&made.dir));

@@ -7,6 +7,7 @@
 
 mod clerk;
 mod joining;
+mod keeper;
 mod opening;
 mod serving;
 mod working;
@@ -69,6 +70,10 @@ Mount options:
   durability=SECONDS     make data that has reached the daemon durable by a sync that begins
                          this long after the last one [default: 5]; 0: on request only. Data
                          written through a mapping reaches it with msync and munmap
+  snapshots=TIME         make a snapshot of the branch by itself, each time that this long has
+                         passed and it has changed: 30s, 5m, 1h, 1d; 0: none (the default)
+  keep=N                 how many of these are kept [default: 24]; before there is no space, the
+                         oldest are dropped
   cache=SIZE             memory for caches and unwritten changes, such as 512M; at least 8M
                          [default: an eighth of the memory that the process may use, control
                          groups considered, from 64M to 4G]
@@ -115,7 +120,8 @@ pub struct Args {
     #[arg(long, value_parser = parse_size, requires = "create")]
     size: Option<u64>,
     /// Mount options, separated by commas: ro, allow_other, write=through|back, cache=SIZE,
-    /// durability=SECONDS, grace=SECONDS, threads=N, nodiscard, noexec, ... and those of fstab
+    /// durability=SECONDS, grace=SECONDS, snapshots=TIME, keep=N, threads=N, nodiscard, noexec, ...
+    /// and those of fstab
     #[arg(short = 'o', value_name = "OPTIONS")]
     options: Vec<String>,
     /// Serve the mount from this process, not in the background; Ctrl-C unmounts

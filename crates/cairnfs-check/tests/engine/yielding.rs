@@ -1,0 +1,91 @@
+//! Snapshots that give way before a call fails for want of space.
+
+use cairnfs::{Error, Volume};
+
+use crate::seen::assert_sound;
+use crate::snapshots::{fresh, kill, open, volume};
+
+const MIB: usize = 1 << 20;
+
+fn names(v: &Volume) -> Vec<String> {
+    let roots = v.roots().into_iter();
+    roots.filter_map(|root| root.name).collect()
+}
+
+/// Ids of the snapshots with `auto` in their names, in order of their ids.
+fn automatic(roots: &[cairnfs::RootInfo]) -> Vec<u32> {
+    let is_one = |root: &&cairnfs::RootInfo| root.name.as_ref().is_some_and(|n| n.contains("auto"));
+    roots.iter().filter(is_one).map(|root| root.id).collect()
+}
+
+#[test]
+fn snapshots_give_way_one_after_another_and_others_never() {
+    let device = fresh(64 << 20);
+    let fs = open(&device);
+    let v = volume(&fs);
+    let fill = |byte: u8| v.write("f", vec![byte; 13 * MIB]);
+    fill(0).unwrap();
+    v.snapshot("mine").unwrap();
+    for n in 1..4_u8 {
+        fill(n).unwrap();
+        v.snapshot(&format!("auto{n}")).unwrap();
+    }
+    // Without a choice nothing gives way.
+    assert!((4..8).any(|n| fill(n).is_err()));
+    assert_eq!(names(&v), ["main", "mine", "auto1", "auto2", "auto3"]);
+    fs.set_yielding(automatic);
+    // One that is in use stays, and the next one goes.
+    let used = v.open_branch("auto1").unwrap();
+    fill(4).unwrap();
+    let left = names(&v);
+    assert!(
+        left.contains(&"auto1".to_owned()) && left.len() < 5,
+        "{left:?}"
+    );
+    assert_eq!(used.read("f").unwrap(), vec![1; 13 * MIB]);
+    drop(used);
+    v.write("g", vec![5; 22 * MIB]).unwrap();
+    assert_eq!(names(&v), ["main", "mine"]);
+    // When none is left, the error says what holds the space.
+    let full = v.write("h", vec![6; 40 * MIB]).unwrap_err();
+    assert!(matches!(full.cause(), Error::HeldByRoots), "{full}");
+    let mine = v.open_branch("mine").unwrap();
+    assert_eq!(mine.read("f").unwrap(), vec![0; 13 * MIB]);
+    drop(mine);
+    v.sync().unwrap();
+    kill(fs);
+    let fs = open(&device);
+    let v = volume(&fs);
+    assert_eq!(names(&v), ["main", "mine"]);
+    assert_eq!(v.read("f").unwrap(), vec![4; 13 * MIB]);
+    drop(v);
+    fs.close().unwrap();
+    assert_sound(&*device, "at the end");
+}
+
+#[test]
+fn threads_that_find_no_space_share_what_gives_way() {
+    let device = fresh(64 << 20);
+    let fs = open(&device);
+    let v = volume(&fs);
+    for n in 0..6_u8 {
+        v.write("f", vec![n; 6 * MIB]).unwrap();
+        v.snapshot(&format!("auto{n}")).unwrap();
+    }
+    fs.set_yielding(automatic);
+    std::thread::scope(|scope| {
+        for worker in 0..4 {
+            let v = &v;
+            scope.spawn(move || {
+                for round in 0..3 {
+                    let name = format!("w{worker}-{round}");
+                    v.write(&name, vec![worker; 3 * MIB]).unwrap();
+                }
+            });
+        }
+    });
+    assert!(names(&v).len() < 7);
+    drop(v);
+    fs.close().unwrap();
+    assert_sound(&*device, "at the end");
+}

@@ -1,0 +1,154 @@
+//! Snapshots that the daemon makes of a mounted branch by itself, at an interval (`-o snapshots=`).
+//!
+//! They are called `BRANCH.auto-TIME`, so those of earlier mounts are found by their names. Of more than
+//! `keep` the oldest are dropped, and all of them give way, the oldest first, before a program is told
+//! that there is no space. Nothing is made of a branch that has not changed.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::thread;
+use std::time::Duration;
+
+use cairnfs::fs::FileSystem;
+use cairnfs::{Error, RootInfo, Volume};
+use cairnfs_fuse::{MountOptions, Sessions};
+
+use crate::failure::shown;
+use crate::roots::name_of;
+
+/// What stands between the name of a branch and the time.
+const MARK: &str = ".auto-";
+
+/// Longest part of a branch's name in that of its snapshots, in bytes.
+const LONGEST: usize = 200;
+
+/// Makes the snapshots of one mount.
+pub(super) struct Keeper {
+    volume: Volume,
+    path: PathBuf,
+    sessions: Arc<Sessions>,
+    /// The device number of the mount.
+    device: String,
+    interval: Duration,
+    keep: usize,
+}
+
+/// All snapshots that were made by themselves, the oldest first.
+fn automatic(roots: &[RootInfo]) -> Vec<&RootInfo> {
+    let is_ours = |root: &&RootInfo| !root.writable && name_of(root).contains(MARK);
+    let mut list: Vec<&RootInfo> = roots.iter().filter(is_ours).collect();
+    list.sort_by_key(|root| (root.created, root.id));
+    list
+}
+
+/// The beginning of the names of a branch's snapshots.
+fn prefix(branch: &str) -> String {
+    let end = (0..=LONGEST.min(branch.len())).rfind(|at| branch.is_char_boundary(*at));
+    format!(
+        "{}{MARK}",
+        branch.get(..end.unwrap_or(0)).unwrap_or_default()
+    )
+}
+
+impl Keeper {
+    /// Begins to make snapshots of a mount, until it ends, if its options say so.
+    ///
+    /// # Errors
+    /// There is no thread left.
+    pub fn begin(
+        fs: &Arc<FileSystem>,
+        path: &Path,
+        (sessions, device): (&Arc<Sessions>, &str),
+        options: &MountOptions,
+    ) -> io::Result<()> {
+        let Some(interval) = options.snapshots.filter(|_| !options.read_only) else {
+            return Ok(());
+        };
+        fs.set_yielding(|roots| automatic(roots).iter().map(|root| root.id).collect());
+        let keeper = Self {
+            volume: Volume::from(Arc::clone(fs)),
+            path: path.to_path_buf(),
+            sessions: Arc::clone(sessions),
+            device: device.to_owned(),
+            interval,
+            keep: options.keep,
+        };
+        let thread = thread::Builder::new().name("cairnfs-keeper".into());
+        thread.spawn(move || keeper.run()).map(drop)
+    }
+
+    fn run(&self) {
+        loop {
+            let (ends, ended) = channel();
+            let tell = move |_: &_| {
+                let _ = ends.send(());
+            };
+            if !self.sessions.watch(&self.device, Box::new(tell)) {
+                return;
+            }
+            // The session forgets a watcher if it has too many; then it is watched again.
+            while let Err(RecvTimeoutError::Timeout) = ended.recv_timeout(self.interval) {
+                if let Err(error) = self.take() {
+                    tracing::warn!("no snapshot of {} was made: {error}", shown(&self.path));
+                }
+            }
+        }
+    }
+
+    /// Makes a snapshot if the branch has changed since the last one, and drops the oldest.
+    fn take(&self) -> Result<(), Error> {
+        let Some(tree) = self.sessions.tree_of(&self.device) else {
+            return Ok(());
+        };
+        let branch = self.volume.roots().into_iter();
+        let Some(branch) = branch.into_iter().find(|root| u64::from(root.id) == tree) else {
+            return Ok(());
+        };
+        self.sessions
+            .fetch(tree)
+            .map_err(|e| Error::Other(e.into()))?;
+        let prefix = prefix(name_of(&branch));
+        let roots = self.volume.roots();
+        let mine = |roots: &[RootInfo]| -> Vec<RootInfo> {
+            let mine = automatic(roots).into_iter();
+            mine.filter(|root| name_of(root).starts_with(&prefix))
+                .cloned()
+                .collect()
+        };
+        let opened = self.volume.open_branch(name_of(&branch))?;
+        if let Some(last) = mine(&roots).last()
+            && opened.file_system().is_unchanged_since(last.id)?
+        {
+            return Ok(());
+        }
+        let now = jiff::Timestamp::now().strftime("%Y%m%dT%H%M%SZ");
+        match opened.snapshot(&format!("{prefix}{now}")) {
+            // Of this second there is one.
+            Err(Error::Exists) => return Ok(()),
+            made => made?,
+        }
+        let all = mine(&self.volume.roots());
+        for old in all.iter().take(all.len().saturating_sub(self.keep)) {
+            match self.volume.drop_root(name_of(old)) {
+                // In use: it goes another time. Or somebody else has dropped it.
+                Err(Error::Busy(_) | Error::NoRoot { .. } | Error::NoSnapshot(_)) | Ok(()) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_fit_whatever_the_branch_is_called() {
+        assert_eq!(prefix("main"), "main.auto-");
+        let long = prefix(&"ä".repeat(127));
+        assert!(long.len() + "20260131T101500Z".len() <= 255 && long.ends_with(MARK));
+    }
+}

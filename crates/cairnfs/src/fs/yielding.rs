@@ -1,0 +1,52 @@
+//! Snapshots that give way when space runs out: before a call fails with ENOSPC, they are dropped one
+//! after another, in the order that whoever has made them wants.
+
+use crate::error::{Error, Result};
+use crate::fs::FileSystem;
+use crate::sync::Mutex;
+use crate::types::RootInfo;
+
+/// Chooses, among all roots, the ids of those that give way, the first one first.
+type Choice = Box<dyn Fn(&[RootInfo]) -> Vec<u32> + Send + Sync>;
+
+/// What gives way in a volume.
+#[derive(Default)]
+pub(super) struct Yielding {
+    choice: Mutex<Option<Choice>>,
+}
+
+impl Yielding {
+    fn among(&self, roots: &[RootInfo]) -> Vec<u32> {
+        let choice = self.choice.lock();
+        choice
+            .as_ref()
+            .map_or_else(Vec::new, |choice| choice(roots))
+    }
+}
+
+impl FileSystem {
+    /// Sets which roots are dropped when a call finds no space, in place of an earlier choice. It
+    /// gets all roots, and returns ids in the order in which they go. A root that is in use stays.
+    pub fn set_yielding(&self, choice: impl Fn(&[RootInfo]) -> Vec<u32> + Send + Sync + 'static) {
+        *self.engine.yielding.choice.lock() = Some(Box::new(choice));
+    }
+
+    /// Drops the next root that gives way. Returns whether there was one.
+    pub(super) fn give_way(&self) -> Result<bool> {
+        let roots = self.roots();
+        for id in self.engine.yielding.among(&roots) {
+            match self.drop_id(id) {
+                Ok(()) => {
+                    let found = roots.iter().find(|root| root.id == id);
+                    let name = found.and_then(|root| root.name.as_deref());
+                    tracing::info!(name, "dropped for space");
+                    return Ok(true);
+                }
+                // In use, or dropped by somebody else.
+                Err(Error::Busy(_) | Error::NotFound | Error::NotPermitted(_)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(false)
+    }
+}
