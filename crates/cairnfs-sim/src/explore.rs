@@ -4,7 +4,8 @@
 //! recovery itself is recorded, and the power fails again during it, and again during the recovery
 //! from that. Some states are also opened read-only, which must show the same tree and write
 //! nothing. Some are used further: everything in them is removed, and the volume must then be sound
-//! and empty. A caller may add a check of its own to each state ([`Invariant`]).
+//! and empty. A caller may add a check of its own to each state ([`Invariant`]). Explorations of many
+//! workloads may share what recoveries showed ([`Recoveries`]).
 
 use std::collections::HashSet;
 use std::fmt;
@@ -21,6 +22,8 @@ use crate::exercise::exercise;
 use crate::image::Image;
 use crate::model::Moment;
 use crate::record::{Recording, Returned, pressed};
+pub use crate::shown::Recoveries;
+use crate::shown::{Asked, Shown};
 use crate::states::{Cursor, StateId, mix};
 use crate::tree::Tree;
 
@@ -124,10 +127,22 @@ pub struct Progress {
 
 /// Tries the states of a recording. `progress` gets the number of events done after each event.
 pub fn explore(recording: &Recording, depth: &Depth, progress: &mut dyn FnMut(usize)) -> Tally {
-    all_states(recording, depth, None, &mut |at| {
+    let explorer = Explorer::new(recording, depth);
+    all_states(explorer, &mut |at| {
         progress(at.events);
         ControlFlow::Continue(())
     })
+}
+
+/// As [`explore`], one of many explorations of this depth that share `recoveries`: a disk that was
+/// recovered for one of them is only compared with the model for the others.
+pub fn explore_beside(recording: &Recording, depth: &Depth, recoveries: &Recoveries) -> Tally {
+    let explorer = Explorer {
+        // The branches and snapshots of a recovery are compared in the open volume.
+        recoveries: recording.has_one_root().then_some(recoveries),
+        ..Explorer::new(recording, depth)
+    };
+    all_states(explorer, &mut |_| ControlFlow::Continue(()))
 }
 
 /// As [`explore`], and `invariant` must hold in each state that the contract allows. `progress` may
@@ -138,23 +153,19 @@ pub fn explore_with<'a>(
     invariant: Invariant<'a>,
     progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
 ) -> Tally {
-    all_states(recording, depth, Some(invariant), progress)
+    let explorer = Explorer {
+        invariant: Some(invariant),
+        ..Explorer::new(recording, depth)
+    };
+    all_states(explorer, progress)
 }
 
-fn all_states<'a>(
-    recording: &'a Recording,
-    depth: &'a Depth,
-    invariant: Option<Invariant<'a>>,
+fn all_states(
+    mut explorer: Explorer<'_>,
     progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
 ) -> Tally {
-    let mut explorer = Explorer {
-        recording,
-        depth,
-        invariant,
-        tally: Tally::default(),
-        seen: HashSet::new(),
-    };
-    let keep = keep_one_in(recording, depth.states);
+    let recording = explorer.recording;
+    let keep = keep_one_in(recording, explorer.depth.states);
     let mut cursor = recording.cursor();
     loop {
         let event = cursor.at();
@@ -206,7 +217,11 @@ pub fn replay(recording: &Recording, id: &[StateId]) -> Result<(), String> {
     let image = image_of(recording, id)?;
     let event = id.first().map_or(0, |first| first.event as usize);
     let moment = recording.moment(event);
-    judge(recording, image, moment, false, true).map(|_| ())
+    let asked = Asked {
+        record: false,
+        used: true,
+    };
+    judge(recording, image, moment, asked).map(|_| ())
 }
 
 /// As [`replay`], and `invariant` must hold in the state.
@@ -284,6 +299,7 @@ struct Explorer<'a> {
     recording: &'a Recording,
     depth: &'a Depth,
     invariant: Option<Invariant<'a>>,
+    recoveries: Option<&'a Recoveries>,
     tally: Tally,
     seen: HashSet<(u64, Moment)>,
 }
@@ -292,7 +308,18 @@ fn one_in(n: u64, digest: u64, salt: u64) -> bool {
     n > 0 && mix(digest, salt).is_multiple_of(n)
 }
 
-impl Explorer<'_> {
+impl<'a> Explorer<'a> {
+    fn new(recording: &'a Recording, depth: &'a Depth) -> Self {
+        Self {
+            recording,
+            depth,
+            invariant: None,
+            recoveries: None,
+            tally: Tally::default(),
+            seen: HashSet::new(),
+        }
+    }
+
     fn state(&mut self, id: StateId, image: impl FnOnce() -> Image) {
         let image = image();
         let moment = self.recording.moment(id.event as usize);
@@ -302,35 +329,35 @@ impl Explorer<'_> {
         }
         self.tally.states += 1;
         self.tally.disks.insert(digest);
-        let interrupted = one_in(self.depth.interrupted, digest, 1);
-        let used = one_in(self.depth.used, digest, 2);
-        self.tally.used += u64::from(used);
+        let asked = Asked {
+            record: one_in(self.depth.interrupted, digest, 1),
+            used: one_in(self.depth.used, digest, 2),
+        };
+        self.tally.used += u64::from(asked.used);
         let start = image.clone();
-        match self.judge(&[id], image, moment, interrupted, used) {
-            Some(events) if interrupted => self.within(&[id], start, &events, moment),
+        match self.judge(&[id], image, moment, asked) {
+            Some(shown) if asked.record => self.within(&[id], start, &shown.events, moment),
             _ => {}
         }
     }
 
-    /// Judges a state, including the caller's check. Returns the disk events of its recovery if all
-    /// is well.
+    /// Judges a state, including the caller's check. Returns what its recovery showed if all is
+    /// well.
     fn judge(
         &mut self,
         id: &[StateId],
         image: Image,
         moment: Moment,
-        record: bool,
-        used: bool,
-    ) -> Option<Vec<Event>> {
-        let judged =
-            judge(self.recording, image.clone(), moment, record, used).and_then(|events| {
-                if let Some(invariant) = self.invariant.as_mut() {
-                    demand(self.recording, id, image, *invariant)?;
-                }
-                Ok(events)
-            });
+        asked: Asked,
+    ) -> Option<Arc<Shown>> {
+        let judged = self.compare(&image, moment, asked).and_then(|shown| {
+            if let Some(invariant) = self.invariant.as_mut() {
+                demand(self.recording, id, image, *invariant)?;
+            }
+            Ok(shown)
+        });
         match judged {
-            Ok(events) => Some(events),
+            Ok(shown) => Some(shown),
             Err(message) => {
                 self.tally.failures.push(Failure {
                     id: id.to_vec(),
@@ -339,6 +366,20 @@ impl Explorer<'_> {
                 None
             }
         }
+    }
+
+    /// Recovers a state, unless that was done before, and compares it with the model.
+    fn compare(&self, image: &Image, moment: Moment, asked: Asked) -> Result<Arc<Shown>, String> {
+        let digest = image.digest();
+        if let Some(shown) = self.recoveries.and_then(|r| r.get(digest, asked)) {
+            let verdict = self.recording.verify(&shown.tree, moment);
+            return verdict.map(|()| shown).map_err(|v| v.to_string());
+        }
+        let shown = Arc::new(judge(self.recording, image.clone(), moment, asked)?);
+        if let Some(recoveries) = self.recoveries {
+            recoveries.put(digest, asked, &shown);
+        }
+        Ok(shown)
     }
 
     /// Interrupts a recovery at some of its states.
@@ -377,10 +418,13 @@ impl Explorer<'_> {
         self.tally.states += 1;
         self.tally.interrupted += 1;
         self.tally.disks.insert(digest);
-        let again = id.len() < 3;
+        let asked = Asked {
+            record: id.len() < 3,
+            used: false,
+        };
         let start = image.clone();
-        match self.judge(&id, image, moment, again, false) {
-            Some(events) if again => self.within(&id, start, &events, moment),
+        match self.judge(&id, image, moment, asked) {
+            Some(shown) if asked.record => self.within(&id, start, &shown.events, moment),
             _ => {}
         }
     }
@@ -405,17 +449,16 @@ pub(crate) fn recover(image: Image, recording: bool) -> Result<Recovered, String
     Ok(Recovered { disk, fs, events })
 }
 
-/// Recovers a state and compares it with the model. Returns the disk events of the recovery.
+/// Recovers a state and compares it with the model.
 fn judge(
     recording: &Recording,
     image: Image,
     moment: Moment,
-    record: bool,
-    used: bool,
-) -> Result<Vec<Event>, String> {
+    asked: Asked,
+) -> Result<Shown, String> {
     let judged = catch_unwind(AssertUnwindSafe(|| {
         sound(&image, "as the crash left it")?;
-        let recovered = recover(image.clone(), record)?;
+        let recovered = recover(image.clone(), asked.record)?;
         let tree = Tree::read(&recovered.fs).map_err(|e| e.to_string())?;
         recording.verify(&tree, moment).map_err(|v| v.to_string())?;
         recording.verify_snapshots(&image, moment)?;
@@ -423,7 +466,7 @@ fn judge(
         if one_in(READ_ONLY, image.digest(), 3) {
             readable(image, &tree)?;
         }
-        if used {
+        if asked.used {
             lasting(&recovered, &tree)?;
             dissolved(&recovered)?;
             exercise(&recovered.fs, &tree)?;
@@ -434,7 +477,10 @@ fn judge(
             recording.verify_branches(&recover(image, false)?.fs, moment)?;
         }
         recovered.disk.cut();
-        Ok(recovered.events)
+        Ok(Shown {
+            tree,
+            events: recovered.events,
+        })
     }));
     judged.unwrap_or_else(|panic| Err(format!("panicked: {}", panic_text(&*panic))))
 }

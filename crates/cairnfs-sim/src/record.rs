@@ -475,6 +475,12 @@ impl Recording {
         }
     }
 
+    /// Whether the run had no branch and made no snapshot.
+    pub(crate) fn has_one_root(&self) -> bool {
+        let one = |phase: &Phase| phase.branches.is_empty() && phase.model.snapshots().is_empty();
+        self.phases.iter().all(one)
+    }
+
     /// Checks whether a recovered tree is allowed at this moment.
     ///
     /// # Errors

@@ -54,7 +54,8 @@ impl Bounded {
         (self.steps.len() as u64).pow(self.length)
     }
 
-    /// The sequence with this number, followed by a sync.
+    /// The sequence with this number, followed by a sync. Sequences with neighbouring numbers begin
+    /// with the same steps.
     pub fn sequence(&self, number: u64) -> Vec<Step> {
         let base = self.steps.len().max(1) as u64;
         let mut rest = number;
@@ -63,6 +64,7 @@ impl Bounded {
             sequence.extend(self.steps.get((rest % base) as usize).cloned());
             rest /= base;
         }
+        sequence.reverse();
         sequence.push(Step::Sync);
         sequence
     }

@@ -1,9 +1,11 @@
 //! A workload produces the same disk events in every run, byte for byte, so the id of a state stays
-//! valid.
+//! valid, and what the recovery of a disk showed is the same in every exploration.
 
+use cairnfs::fault::{InjectedFault, within};
 use cairnfs_sim::disk::Event;
+use cairnfs_sim::explore::{Depth, Failure, Recoveries, Tally, explore, explore_beside};
 use cairnfs_sim::record::{VOLUME_SIZE, fresh_volume};
-use cairnfs_sim::workload::{random_steps, record};
+use cairnfs_sim::workload::{random_steps, record, steps};
 
 use crate::support::replay;
 
@@ -47,5 +49,27 @@ fn state_id_replays_its_state() {
             replay(text, id).unwrap_err().contains("no such state"),
             "{id}"
         );
+    }
+}
+
+/// A disk may be allowed before a call has returned, and not after it.
+#[test]
+fn shared_recoveries_are_compared_with_each_model() {
+    let start = fresh_volume(VOLUME_SIZE).unwrap();
+    let steps = steps("create a; write a 0 5000; fsync a; create b; fsync b; sync").unwrap();
+    let record = || record(start, &steps).unwrap();
+    let recording = within(&[InjectedFault::FsyncWithoutFlush], record);
+    let depth = Depth::default();
+    let told = |tally: &Tally| -> Vec<String> {
+        let failures = tally.failures.iter();
+        failures.map(Failure::to_string).collect()
+    };
+    let apart = explore(&recording, &depth, &mut |_| {});
+    assert!(!apart.failures.is_empty());
+    let recoveries = Recoveries::default();
+    for _ in 0..2 {
+        let beside = explore_beside(&recording, &depth, &recoveries);
+        assert_eq!(told(&beside), told(&apart));
+        assert_eq!(beside.states, apart.states);
     }
 }

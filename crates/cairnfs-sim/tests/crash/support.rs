@@ -1,7 +1,7 @@
 //! Tries workloads, many of them on several threads, and prints what was tried.
 
 use cairnfs::fs::{Options, Pressure};
-use cairnfs_sim::explore::{self, Depth, Tally, explore};
+use cairnfs_sim::explore::{self, Depth, Recoveries, Tally, explore, explore_beside};
 use cairnfs_sim::image::Image;
 use cairnfs_sim::record::{Recording, VOLUME_SIZE, fresh_volume, options};
 use cairnfs_sim::spread::spread;
@@ -119,9 +119,10 @@ fn try_recordings(
     depth: &Depth,
 ) {
     let depth = chosen(depth);
+    let recoveries = Recoveries::default();
     let tallies = spread(|i| {
         let (recording, steps) = recorded(i)?;
-        let tally = explore(&recording, &depth, &mut |_| {});
+        let tally = explore_beside(&recording, &depth, &recoveries);
         let failures = tally.failures.iter().take(SHOWN);
         let told: Vec<String> = failures
             .map(|failure| format!("{name}: {}\n  {failure}", text(&steps)))
