@@ -3,9 +3,12 @@
 //! Unmounts only its own mount, identified by its device number, which each connection has for
 //! itself. Uses the table of mounts and the system calls; knows nothing of who serves the mount.
 
+use std::fmt::Display;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+use rustix::fs::{fstat, major, minor, syncfs};
 
 use crate::control;
 use crate::elsewhere;
@@ -13,6 +16,7 @@ use crate::holders;
 use crate::mounter::{self, Way};
 use crate::mountinfo::{self, MountEntry};
 use crate::negotiate::MAX_REQUEST;
+use crate::opening;
 
 /// Time after which a session is cut off that continues although its last visible mount is gone.
 const UNSEEN: Duration = Duration::from_secs(60);
@@ -115,6 +119,36 @@ impl Mounted {
         self.sync();
         self.detach();
         grace
+    }
+
+    /// Makes the kernel send the data that it holds back, and calls `arrived` to wait for it. Must not
+    /// be called in an event loop.
+    ///
+    /// # Errors
+    /// The mount cannot be reached from here.
+    pub(crate) fn fetch(&self, arrived: impl Fn()) -> io::Result<()> {
+        let unreachable = |why: &dyn Display| {
+            let dir = self.dir.display();
+            let text = format!(
+                "what was written to the mount on {dir} and has not arrived cannot be fetched: {why}"
+            );
+            io::Error::other(text)
+        };
+        if self.entry.as_ref().is_some_and(|mount| mount.has("ro")) {
+            return Ok(());
+        }
+        let dir = opening::inside(&self.dir).map_err(|error| unreachable(&error))?;
+        let device = fstat(&dir)?.st_dev;
+        let device = format!("{}:{}", major(device), minor(device));
+        if self.device.as_ref() != Some(&device) {
+            return Err(unreachable(&"it is not visible to its daemon there"));
+        }
+        // Twice, and without regard to the result, as for a sync of the volume (`control`).
+        for _ in 0..2 {
+            let _ = syncfs(&dir);
+            arrived();
+        }
+        Ok(())
     }
 
     fn sync(&self) {

@@ -122,6 +122,8 @@ pub use fs::Sequence;
 #[doc(inline)]
 pub use history::{Diff, PublishOptions, Published};
 #[doc(hidden)]
+pub use history::{ChangedInode, Succession};
+#[doc(hidden)]
 pub use mechanism::Mechanism;
 #[doc(inline)]
 pub use publish::{Conflict, ConflictKind, Side};
