@@ -391,7 +391,7 @@ fn data_that_has_not_arrived_is_part_of_the_base() {
         work.write("d/changed", "theirs").unwrap();
         let file = mount.open("d/same");
         file.write_all_at(b"ours", 0).unwrap();
-        assert!(mount.publish(work).merged);
+        assert!(mount.publish(work).merged, "{write:?}, {transport:?}");
         assert_eq!(mount.main().read("d/same").unwrap()[..5], *b"ourss");
         assert_eq!(fs::read(mount.at("d/changed")).unwrap(), b"theirs");
         file.write_all_at(b"more", 0).unwrap();
@@ -401,7 +401,7 @@ fn data_that_has_not_arrived_is_part_of_the_base() {
         work.write("d/same", "theirs").unwrap();
         file.write_all_at(b"mine", 0).unwrap();
         let published = mount.publish(work);
-        assert_eq!(published.conflicts.len(), 1, "{published:?}");
+        assert_eq!(published.conflicts.len(), 1, "{write:?}, {transport:?}: {published:?}");
         file.write_all_at(b"goes on", 0).unwrap();
         file.sync_all().unwrap();
     });

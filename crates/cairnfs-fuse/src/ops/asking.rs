@@ -16,27 +16,28 @@ impl Ops {
     /// event loop.
     pub(crate) fn take_all(&self) {
         self.door.close();
-        let Some(kernel) = self.kernel.get() else {
-            return;
-        };
         // Twice: a write that was admitted before the door closed can reach the kernel's cache
         // after the first round.
         for _ in 0..2 {
-            for node in self.trees.nodes() {
-                kernel.fetch_dirty(node, 0);
-            }
+            self.fetch_each();
+        }
+    }
+
+    /// Makes the kernel write back the dirty pages of each file, and drop all. Must not be called in
+    /// an event loop.
+    pub(crate) fn fetch_each(&self) {
+        let Some(kernel) = self.kernel.get() else {
+            return;
+        };
+        for node in self.trees.nodes() {
+            kernel.fetch_dirty(node, 0);
         }
     }
 
     /// Makes all earlier changes durable. Waits for the device.
     pub fn sync(&self) -> Outcome<()> {
-        self.await_arriving();
-        self.on(ROOT_INO, |root| Ok(root.fs.sync()?))
-    }
-
-    /// Waits for the requests that write back data or times from the kernel's cache and have arrived.
-    pub(crate) fn await_arriving(&self) {
         drop(self.arriving.write());
+        self.on(ROOT_INO, |root| Ok(root.fs.sync()?))
     }
 
     /// Number of node ids that do not mean the inode of their number in the mounted tree.

@@ -34,7 +34,7 @@ impl Sessions {
             live.and_then(Live::parts)
         };
         match found {
-            Some((mounted, ops)) => mounted.fetch(|| ops.await_arriving()),
+            Some((mounted, ops)) => mounted.fetch(|| ops.fetch_each()),
             None => Ok(()),
         }
     }
