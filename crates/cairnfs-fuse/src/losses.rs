@@ -149,10 +149,12 @@ impl Losses {
         let mut files = self.files.lock();
         let all = std::mem::take(&mut *files).into_iter();
         *files = all
-            .map(|((root, ino), missing)| match root == from && goes_on(ino) {
-                true => ((to, ino), missing),
-                false => ((root, ino), missing),
-            })
+            .map(
+                |((root, ino), missing)| match root == from && goes_on(ino) {
+                    true => ((to, ino), missing),
+                    false => ((root, ino), missing),
+                },
+            )
             .collect();
     }
 

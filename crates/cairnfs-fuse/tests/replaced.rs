@@ -10,6 +10,7 @@
 )]
 
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -125,7 +126,10 @@ impl Stand {
         let (published, followed) = self.ops.replacing(publish, |_| true);
         followed.unwrap();
         assert!(published.conflicts.is_empty() && published.kept.is_some());
-        (std::mem::take(&mut self.told.lock().unwrap()), published.merged)
+        (
+            std::mem::take(&mut self.told.lock().unwrap()),
+            published.merged,
+        )
     }
 
     fn restore(&self, reference: &str) -> Vec<Told> {
@@ -136,7 +140,9 @@ impl Stand {
     }
 
     fn dirs(names: &[(u64, &str)], dirs: &[u64]) -> Vec<Told> {
-        let names = names.iter().map(|(dir, name)| Told::Name(*dir, (*name).into()));
+        let names = names
+            .iter()
+            .map(|(dir, name)| Told::Name(*dir, (*name).into()));
         let dirs = dirs.iter().map(|dir| Told::Pages(*dir));
         names.chain(dirs).collect()
     }
@@ -161,7 +167,13 @@ fn unchanged_inodes_go_on_and_changed_ones_stay_readable() {
 
     assert_eq!(stand.read(changed), "before", "open since before");
     assert_eq!(stand.write(changed, "x"), Err(STALE));
-    assert_eq!(stand.ops.setattr(ROOT, changed, SetAttr::default()).map(drop), Err(STALE));
+    assert_eq!(
+        stand
+            .ops
+            .setattr(ROOT, changed, SetAttr::default())
+            .map(drop),
+        Err(STALE)
+    );
     let now = stand.look_up(d, "changed").unwrap();
     assert!(now.node >= APART && now.attr.ino == changed);
     assert_eq!(stand.read(now.node), "after it");
@@ -181,6 +193,75 @@ fn unchanged_inodes_go_on_and_changed_ones_stay_readable() {
     stand.ops.forget(now.node, 2);
     assert_eq!(stand.ops.bound_nodes(), 0);
     assert_eq!(stand.look_up(d, "changed").unwrap().node, changed);
+}
+
+/// The references to what goes on are references to the inodes of the new tree.
+#[test]
+fn open_file_outlives_its_name_in_the_new_tree() {
+    let stand = Stand::new(|main| main.write("f", "contents").unwrap());
+    let f = stand.node("f");
+    let work = stand.work();
+    work.write("other", "").unwrap();
+    stand.publish(work);
+    stand.ops.unlink(1, b"f").unwrap();
+    assert_eq!(stand.write(f, "CON"), Ok(3));
+    assert_eq!(stand.read(f), "CONtents");
+    assert!(stand.ops.forget(f, 1).is_none());
+    assert!(stand.ops.getattr(f, false).is_err());
+}
+
+/// Lookups and forgets that run while trees are replaced leave no reference behind, and none is
+/// given back that was not taken.
+#[test]
+fn references_balance_through_replacements() {
+    const NAMES: [&str; 4] = ["same", "changed", "comes", "d"];
+    let stand = Stand::new(|main| {
+        main.write("same", "same").unwrap();
+        main.write("changed", "0").unwrap();
+        main.create_dir("d").unwrap();
+    });
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let users: Vec<_> = (0..3)
+            .map(|user| {
+                let (stand, stop) = (&stand, &stop);
+                scope.spawn(move || {
+                    for at in (user..).take_while(|_| !stop.load(Ordering::Relaxed)) {
+                        if let Some(found) = stand.look_up(1, NAMES[at % NAMES.len()]) {
+                            assert!(stand.ops.getattr(found.node, false).is_ok());
+                            stand.ops.forget(found.node, 1);
+                        }
+                        let mut listed = Vec::new();
+                        let list = stand.ops.readdir_plus(1, 0, &mut |entry, found| {
+                            if !entry.is_dots() && listed.len() < at % 5 {
+                                listed.push(found.node);
+                                return true;
+                            }
+                            entry.is_dots()
+                        });
+                        list.unwrap();
+                        listed
+                            .into_iter()
+                            .for_each(|node| drop(stand.ops.forget(node, 1)));
+                    }
+                })
+            })
+            .collect();
+        for round in 0..100 {
+            let work = stand.work();
+            work.write("changed", format!("{round}")).unwrap();
+            match round % 2 {
+                0 => work.write("comes", "and goes").unwrap(),
+                _ => work.remove_file("comes").unwrap(),
+            }
+            stand.publish(work);
+        }
+        stop.store(true, Ordering::Relaxed);
+        users.into_iter().for_each(|user| user.join().unwrap());
+    });
+    assert_eq!(stand.ops.bound_nodes(), 0);
+    let main = stand.volume.open_branch("main").unwrap();
+    assert!(main.file_system().inodes_in_use().is_empty());
 }
 
 /// As long as the kernel knows an inode of it, a tree that was replaced is in use, and no longer.
@@ -277,7 +358,10 @@ fn all_names_of_a_changed_file_are_forgotten() {
     let work = stand.work();
     work.write("f", "22").unwrap();
     let (told, _) = stand.publish(work);
-    assert_eq!(told, Stand::dirs(&[(1, "f"), (d, "link"), (d, "link 2")], &[]));
+    assert_eq!(
+        told,
+        Stand::dirs(&[(1, "f"), (d, "link"), (d, "link 2")], &[])
+    );
 }
 
 /// With the writeback cache the kernel takes times of a file from nobody.
@@ -324,12 +408,19 @@ fn merge_and_restore_keep_what_they_do_not_change() {
     // `same` was written, so it is another one in the snapshot.
     let told = stand.restore("s");
     let names = [(1, "ours"), (1, "same"), (1, "theirs")];
-    let told_names: Vec<Told> = told.iter().filter(|t| matches!(t, Told::Name(..))).cloned().collect();
+    let told_names: Vec<Told> = told
+        .iter()
+        .filter(|t| matches!(t, Told::Name(..)))
+        .cloned()
+        .collect();
     assert_eq!(told_names, Stand::dirs(&names, &[]));
     for name in ["ours", "theirs", "same"] {
         assert_eq!(stand.read(stand.node(name)), "1", "{name}");
     }
-    assert_eq!((stand.read(ours), stand.read(same)), ("3".into(), "3".into()));
+    assert_eq!(
+        (stand.read(ours), stand.read(same)),
+        ("3".into(), "3".into())
+    );
     assert_eq!(stand.read(theirs), "1", "of the first tree, still");
 }
 
@@ -365,7 +456,10 @@ fn operations_wait_for_the_switch() {
     thread::scope(|scope| {
         let (seen, sees) = channel();
         let change = || {
-            stand.volume.publish("work", &PublishOptions::default()).unwrap();
+            stand
+                .volume
+                .publish("work", &PublishOptions::default())
+                .unwrap();
             [f, changed].map(|node| {
                 let (waits, ends) = (seen.clone(), seen.clone());
                 let writer = scope.spawn(move || {
@@ -406,7 +500,10 @@ fn replacement_behind_the_mount_is_refused() {
     let stand = Stand::new(|main| main.write("f", "1").unwrap());
     let f = stand.node("f");
     stand.work().write("g", "2").unwrap();
-    stand.volume.publish("work", &PublishOptions::default()).unwrap();
+    stand
+        .volume
+        .publish("work", &PublishOptions::default())
+        .unwrap();
     assert_eq!(stand.write(f, "2"), Err(STALE));
     assert_eq!(stand.read(f), "1");
 }
@@ -438,7 +535,12 @@ fn lost_data_of_a_changed_file_is_reported_once() {
 fn access_lists_change_with_the_tree() {
     let list = |group: u16| {
         let entry = |tag: u16, perm: u16, id: u32| {
-            [&tag.to_le_bytes()[..], &perm.to_le_bytes(), &id.to_le_bytes()].concat()
+            [
+                &tag.to_le_bytes()[..],
+                &perm.to_le_bytes(),
+                &id.to_le_bytes(),
+            ]
+            .concat()
         };
         let mut bytes = 2u32.to_le_bytes().to_vec();
         bytes.extend(entry(1, 6, u32::MAX));
@@ -451,12 +553,15 @@ fn access_lists_change_with_the_tree() {
     let stand = Stand::new(|main| {
         main.write("gains", "1").unwrap();
         main.write("loses", "1").unwrap();
-        main.set_xattr("loses", "system.posix_acl_access", list(0)).unwrap();
+        main.set_xattr("loses", "system.posix_acl_access", list(0))
+            .unwrap();
     });
     let (gains, loses) = (stand.node("gains"), stand.node("loses"));
     let work = stand.work();
-    work.set_xattr("gains", "system.posix_acl_access", list(0)).unwrap();
-    work.remove_xattr("loses", "system.posix_acl_access").unwrap();
+    work.set_xattr("gains", "system.posix_acl_access", list(0))
+        .unwrap();
+    work.remove_xattr("loses", "system.posix_acl_access")
+        .unwrap();
     let (told, _) = stand.publish(work);
     let attributes = |node| Told::Attributes(node);
     assert_eq!(
@@ -468,7 +573,10 @@ fn access_lists_change_with_the_tree() {
     let minimal = stand.ops.getxattr(loses, ACCESS).unwrap();
     assert!(minimal.len() < list(0).len(), "until the kernel forgets it");
     stand.ops.forget(loses, 1);
-    assert_eq!(stand.ops.getxattr(loses, ACCESS), Err(Refusal(libc::ENODATA)));
+    assert_eq!(
+        stand.ops.getxattr(loses, ACCESS),
+        Err(Refusal(libc::ENODATA))
+    );
 }
 
 /// A file handle names an inode by number and outlives the kernel's references.
@@ -501,7 +609,12 @@ fn published_branch_that_is_mounted_is_left_to_its_mount() {
     let stand = Stand::new(|main| main.write("f", "1").unwrap());
     let f = stand.node("f");
     stand.work().write("g", "2").unwrap();
-    let publish = || stand.volume.publish("work", &PublishOptions::default()).unwrap();
+    let publish = || {
+        stand
+            .volume
+            .publish("work", &PublishOptions::default())
+            .unwrap()
+    };
     let (_, followed) = stand.ops.replacing(publish, |_| false);
     assert_eq!(followed.unwrap_err().errno(), libc::EBUSY);
     assert_eq!(stand.write(f, "2"), Err(STALE));

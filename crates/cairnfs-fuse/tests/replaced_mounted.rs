@@ -237,14 +237,22 @@ fn shell_and_open_files_go_on_through_publish_and_restore() {
         assert!(all.iter().all(|byte| *byte == b'a'));
         assert_eq!(changed.metadata().unwrap().len(), LARGE as u64);
         assert!(is_stale(changed.set_len(3)));
-        let written = changed.write_all_at(b"x", 0).and_then(|()| changed.sync_all());
+        let written = changed
+            .write_all_at(b"x", 0)
+            .and_then(|()| changed.sync_all());
         assert!(is_stale(written));
         let mut removed = [0; 7];
         unlinked.read_exact_at(&mut removed, 0).unwrap();
         assert_eq!(&removed, b"removed");
         // By name there is the new state.
-        assert_eq!(fs::read(mount.at("d/changed")).unwrap(), vec![b'b'; 2 * LARGE]);
-        assert_eq!(fs::metadata(mount.at("d/changed")).unwrap().len(), 2 * LARGE as u64);
+        assert_eq!(
+            fs::read(mount.at("d/changed")).unwrap(),
+            vec![b'b'; 2 * LARGE]
+        );
+        assert_eq!(
+            fs::metadata(mount.at("d/changed")).unwrap().len(),
+            2 * LARGE as u64
+        );
         assert_eq!(fs::read(mount.at("d/added")).unwrap(), b"added");
         assert!(is_missing(&mount.at("d/removed")) && is_missing(&mount.at("d/old name")));
         assert_eq!(fs::metadata(mount.at("d/mode")).unwrap().uid(), 7);
@@ -253,11 +261,17 @@ fn shell_and_open_files_go_on_through_publish_and_restore() {
         assert_eq!(&value[..len], b"2");
         // Working directories, and a file that is open and locked.
         assert_eq!(shell.run("echo $(ls)"), "added changed mode new name same");
-        assert_eq!(shell.run("echo from the shell > made && cat made"), "from the shell");
+        assert_eq!(
+            shell.run("echo from the shell > made && cat made"),
+            "from the shell"
+        );
         assert_eq!(below.run("cat f; echo"), "inside");
         let d_new = d.join("new name");
         assert!(d_new.is_dir());
-        assert_eq!(below.run("readlink /proc/self/cwd"), d_new.canonicalize().unwrap().to_str().unwrap());
+        assert_eq!(
+            below.run("readlink /proc/self/cwd"),
+            d_new.canonicalize().unwrap().to_str().unwrap()
+        );
         same.write_all_at(b"written", 0).unwrap();
         same.sync_all().unwrap();
         let again = mount.open("d/same");
@@ -269,7 +283,10 @@ fn shell_and_open_files_go_on_through_publish_and_restore() {
 
         // Back, with what was made in between.
         let undo = mount.restore("begin");
-        assert_eq!(shell.run("echo $(ls)"), "changed mode old name removed same");
+        assert_eq!(
+            shell.run("echo $(ls)"),
+            "changed mode old name removed same"
+        );
         assert_eq!(below.run("cat f; echo"), "inside");
         assert_eq!(fs::read(mount.at("d/changed")).unwrap(), vec![b'a'; LARGE]);
         assert_eq!(fs::read(mount.at("d/same")).unwrap(), vec![b's'; LARGE]);
@@ -353,7 +370,10 @@ fn writer_of_an_unchanged_file_sees_no_error() {
                 drop(work);
                 let options = PublishOptions::default();
                 settled(|| mount.replacing(|| mount.volume.publish(&name, &options)));
-                assert_eq!(fs::read(mount.at("other")).unwrap(), format!("{round}").as_bytes());
+                assert_eq!(
+                    fs::read(mount.at("other")).unwrap(),
+                    format!("{round}").as_bytes()
+                );
                 if round % 5 == 4 {
                     let paths = [PathBuf::from("other")];
                     let restore = || mount.volume.restore("begin", "main", &paths);
@@ -368,6 +388,46 @@ fn writer_of_an_unchanged_file_sees_no_error() {
         mount.sessions.fetch("main").unwrap();
         let same = mount.main().read("d/same").unwrap();
         assert_eq!(&same[..8], last.to_le_bytes());
+        mount.forget_all();
+    });
+}
+
+/// Whatever is read while files are replaced is of one state: through what was opened, and by name.
+#[test]
+fn readers_never_see_two_states() {
+    each_way(|write, transport| {
+        let mount = Mount::new((write, transport), |main| {
+            main.write("f", vec![0; LARGE]).unwrap();
+        });
+        let stop = AtomicBool::new(false);
+        let read_all = |file: &File| {
+            let mut all = vec![0; LARGE];
+            file.read_exact_at(&mut all, 0).unwrap();
+            assert!(all.iter().all(|byte| *byte == all[0]), "two states");
+            all[0]
+        };
+        thread::scope(|scope| {
+            let mut readers = Vec::new();
+            for _ in 0..3 {
+                readers.push(scope.spawn(|| {
+                    while !stop.load(Ordering::Relaxed) {
+                        let file = File::open(mount.at("f")).unwrap();
+                        let first = read_all(&file);
+                        assert_eq!(read_all(&file), first);
+                    }
+                }));
+            }
+            for round in 1..=20 {
+                let work = mount.work(&format!("work{round}"));
+                work.write("f", vec![round; LARGE]).unwrap();
+                mount.publish(work);
+                assert_eq!(read_all(&File::open(mount.at("f")).unwrap()), round);
+            }
+            stop.store(true, Ordering::Relaxed);
+            readers
+                .into_iter()
+                .for_each(|reader| reader.join().unwrap());
+        });
         mount.forget_all();
     });
 }
@@ -401,7 +461,11 @@ fn data_that_has_not_arrived_is_part_of_the_base() {
         work.write("d/same", "theirs").unwrap();
         file.write_all_at(b"mine", 0).unwrap();
         let published = mount.publish(work);
-        assert_eq!(published.conflicts.len(), 1, "{write:?}, {transport:?}: {published:?}");
+        assert_eq!(
+            published.conflicts.len(),
+            1,
+            "{write:?}, {transport:?}: {published:?}"
+        );
         file.write_all_at(b"goes on", 0).unwrap();
         file.sync_all().unwrap();
     });
@@ -418,7 +482,12 @@ fn new_tree_counts_as_mounted_and_the_old_one_does_not() {
     let new = u64::from(work.file_system().root_id());
     work.write("d/changed", "theirs").unwrap();
     drop(work);
-    let is_mounted = |tree| matches!(mount.sessions.check(Some(tree)), Err(NotAdded::Mounted { .. }));
+    let is_mounted = |tree| {
+        matches!(
+            mount.sessions.check(Some(tree)),
+            Err(NotAdded::Mounted { .. })
+        )
+    };
     mount.replacing(|| {
         assert!(is_mounted(old) && !is_mounted(new));
         let options = PublishOptions::default();

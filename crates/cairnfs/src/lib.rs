@@ -119,10 +119,10 @@ pub use diff::{
 #[doc(inline)]
 pub use error::{Corruption, Error, Result};
 pub use fs::Sequence;
-#[doc(inline)]
-pub use history::{Diff, PublishOptions, Published};
 #[doc(hidden)]
 pub use history::{ChangedInode, Succession};
+#[doc(inline)]
+pub use history::{Diff, PublishOptions, Published};
 #[doc(hidden)]
 pub use mechanism::Mechanism;
 #[doc(inline)]

@@ -394,11 +394,12 @@ impl Server for Adapter {
         self.ops.received(Operation::Readdirplus);
         let mut added = false;
         let outcome = guarded(&self.ops, "readdir", from.ino, || {
-            self.ops.readdir_plus(from.ino, offset, &mut |listed, found| {
-                let fits = reply.add(listed.cookie, listed.name, &entry(found));
-                added |= fits;
-                fits
-            })
+            self.ops
+                .readdir_plus(from.ino, offset, &mut |listed, found| {
+                    let fits = reply.add(listed.cookie, listed.name, &entry(found));
+                    added |= fits;
+                    fits
+                })
         });
         match outcome {
             Err(e) if !added => reply.error(e),

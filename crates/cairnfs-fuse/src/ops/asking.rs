@@ -47,7 +47,10 @@ impl Ops {
 
     /// A message with reason and recommended action if the volume has stopped.
     pub(crate) fn stopped(&self) -> Option<String> {
-        Some(status::stopped_by(&self.volume, &self.trees.mounted().failure()?))
+        Some(status::stopped_by(
+            &self.volume,
+            &self.trees.mounted().failure()?,
+        ))
     }
 
     /// Returns the volume's space and inode counts.
@@ -84,10 +87,10 @@ impl Ops {
                 );
                 Ok(control::status_answer(&status))
             }
-            Some(Question::Writable) => Ok(control::writable_answer(self.trees.mounted().is_read_only())),
-            Some(Question::Trim) => {
-                Ok(self.trees.mounted().trim()?.to_string().into_bytes())
-            },
+            Some(Question::Writable) => Ok(control::writable_answer(
+                self.trees.mounted().is_read_only(),
+            )),
+            Some(Question::Trim) => Ok(self.trees.mounted().trim()?.to_string().into_bytes()),
             None => Err(Refusal(libc::ENODATA)),
         }
     }

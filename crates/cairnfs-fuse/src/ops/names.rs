@@ -259,12 +259,7 @@ fn inherit(dir: &Place, new: &NewEntry<'_>) -> Outcome<(u32, Inherited)> {
 }
 
 /// Creates an inode together with its inherited lists, atomically.
-fn make(
-    dir: &Place,
-    new: &NewEntry<'_>,
-    mode: (u32, u64),
-    lists: &Inherited,
-) -> Outcome<Attr> {
+fn make(dir: &Place, new: &NewEntry<'_>, mode: (u32, u64), lists: &Inherited) -> Outcome<Attr> {
     let lists = [(acl::ACCESS, &lists.access), (acl::DEFAULT, &lists.default)];
     let given: Vec<_> = lists
         .iter()

@@ -85,7 +85,9 @@ impl Ops {
         }
         let new = old.open_named(branch)?;
         if !is_free(new.root_id()) {
-            return Err(Error::Busy("the branch that was published is mounted itself"));
+            return Err(Error::Busy(
+                "the branch that was published is mounted itself",
+            ));
         }
         let succession = Succession::new(&old, &new)?;
         self.switch(&old, &new, &succession).map(Some)
@@ -110,7 +112,8 @@ impl Ops {
             });
             listed.map(|(ino, _)| self.trees.known(ino))
         };
-        let forget = || listed(|inode| inode.list_added).for_each(|node| self.forget_attributes(node));
+        let forget =
+            || listed(|inode| inode.list_added).for_each(|node| self.forget_attributes(node));
         let left = self.lists.switch(forget, || {
             let lost = listed(|inode| inode.list_removed).collect();
             let moves = |ino| succession.of(ino).is_none_or(goes_on);

@@ -48,11 +48,7 @@ impl Sessions {
     /// # Errors
     /// Besides the result of `change`: the mount stays with the tree of before, which can be read and
     /// refuses changes.
-    pub fn replacing<R>(
-        &self,
-        branch: &str,
-        change: impl FnOnce() -> R,
-    ) -> (R, Result<(), Error>) {
+    pub fn replacing<R>(&self, branch: &str, change: impl FnOnce() -> R) -> (R, Result<(), Error>) {
         let Some(replacing) = self.begin_replacing(branch) else {
             return (change(), Ok(()));
         };
@@ -95,7 +91,10 @@ impl Live {
     /// Whether it serves the tree of this number, or will when the replacement under way has ended.
     pub(super) fn is_of_tree(&self, tree: u64) -> bool {
         let follows = || -> Option<bool> {
-            let root = self.replaceable.as_ref()?.root_named(self.replaced.as_ref()?)?;
+            let root = self
+                .replaceable
+                .as_ref()?
+                .root_named(self.replaced.as_ref()?)?;
             Some(u64::from(root) == tree)
         };
         self.sole == Some(tree) || follows() == Some(true)

@@ -94,7 +94,10 @@ impl Succession {
     /// A damaged volume, the device's failure.
     pub fn names(&self, inodes: BTreeSet<u64>, known: &[u64]) -> Result<Vec<(u64, Vec<u8>)>> {
         let names = Paths::new(self.old.files(&self.fs)).all_names(inodes, known)?;
-        Ok(names.into_iter().map(|name| (name.dir, name.name)).collect())
+        Ok(names
+            .into_iter()
+            .map(|name| (name.dir, name.name))
+            .collect())
     }
 
     fn add(&mut self, old: &FileTree<'_>, change: Change) -> Result<()> {

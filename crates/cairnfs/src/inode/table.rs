@@ -145,7 +145,10 @@ impl InodeTable {
         };
         let shard = shard.lock();
         let parked = || shard.parked.get(&ino).copied().unwrap_or(0);
-        shard.inodes.get(&ino).map_or_else(parked, |inode| inode.uses())
+        shard
+            .inodes
+            .get(&ino)
+            .map_or_else(parked, |inode| inode.uses())
     }
 
     /// Adds uses of an inode that has links.
