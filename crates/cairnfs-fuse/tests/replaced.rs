@@ -551,23 +551,34 @@ fn access_lists_change_with_the_tree() {
         bytes
     };
     let stand = Stand::new(|main| {
-        main.write("gains", "1").unwrap();
+        main.create_dir("gains").unwrap();
+        main.write("file gains", "1").unwrap();
         main.write("loses", "1").unwrap();
         main.set_xattr("loses", "system.posix_acl_access", list(0))
             .unwrap();
     });
     let (gains, loses) = (stand.node("gains"), stand.node("loses"));
+    let file = stand.node("file gains");
     let work = stand.work();
+    work.set_xattr("file gains", "system.posix_acl_access", list(0))
+        .unwrap();
     work.set_xattr("gains", "system.posix_acl_access", list(0))
         .unwrap();
     work.remove_xattr("loses", "system.posix_acl_access")
         .unwrap();
     let (told, _) = stand.publish(work);
-    let attributes = |node| Told::Attributes(node);
+    let expected = [
+        // Before the switch.
+        Told::Attributes(gains),
+        Told::Name(1, "file gains".into()),
+        Told::Pages(gains),
+        Told::Attributes(loses),
+    ];
+    assert_eq!(told, expected);
     assert_eq!(
-        told,
-        [attributes(gains), attributes(gains), attributes(loses)],
-        "once before the switch"
+        stand.ops.getxattr(file, ACCESS),
+        Err(Refusal(libc::ENODATA)),
+        "it has the mode of before"
     );
     assert_eq!(stand.ops.getxattr(gains, ACCESS).unwrap(), list(0));
     let minimal = stand.ops.getxattr(loses, ACCESS).unwrap();

@@ -128,8 +128,13 @@ impl Ops {
     /// Whether the node of a changed inode goes on with the new tree. That of a file with other
     /// contents does not: what has it open would read both. With the writeback cache the kernel takes
     /// size and times of a file from nobody, so those of a file that goes on must be the same.
+    ///
+    /// If it has got a list, the kernel is told within the switch, and waits if it just evicts the
+    /// inode: for a file that may be until its data was written, which needs operations that wait for
+    /// the switch. So only directories go on then.
     fn goes_on(&self, changed: &ChangedInode) -> bool {
-        let differs = changed.contents || changed.times && self.write == WriteMode::Back;
+        let times = changed.times && self.write == WriteMode::Back;
+        let differs = changed.contents || times || changed.list_added;
         !changed.is_gone && (changed.is_dir || !differs)
     }
 
