@@ -34,15 +34,18 @@ enum Place<'a> {
 
 /// The mounts of an open volume.
 pub trait Mounts {
-    /// Makes the kernel send what programs have written to a tree, if it is mounted.
+    /// Makes the kernel send what programs have written to a branch, if it is mounted.
     ///
     /// # Errors
     /// It cannot be asked for that.
-    fn fetch(&self, root: u32) -> io::Result<()>;
+    fn fetch(&self, branch: &str) -> io::Result<()>;
 
-    /// Calls `change`, which may replace a tree by another one. Its mount, if there is one, shows that
-    /// one then.
-    fn replacing(&self, root: u32, change: &mut dyn FnMut());
+    /// Calls `change`, which may give the name of a branch to another root. Its mount, if there is one,
+    /// shows that one then.
+    ///
+    /// # Errors
+    /// The mount still shows the root of before.
+    fn replacing(&self, branch: &str, change: &mut dyn FnMut()) -> cairnfs::Result<()>;
 
     /// Where a branch is mounted.
     fn mounted_on(&self, root: u32) -> Option<PathBuf>;
@@ -117,7 +120,7 @@ impl<'a> Roots<'a> {
     pub fn find_whole(&self, reference: &str) -> Result<RootInfo, Failure> {
         let root = self.find(reference)?;
         if let Place::Mounted(mounts, _) = &self.place
-            && let Err(error) = mounts.fetch(root.id)
+            && let Err(error) = mounts.fetch(name_of(&root))
         {
             let what = format!("{}: {}", shown(&self.path), show_name(&root));
             let why = "what programs have written to it may be missing";
@@ -162,12 +165,18 @@ impl<'a> Roots<'a> {
         }
     }
 
-    /// Calls `change`, which may replace the tree of a branch by another one; its mount shows that one
-    /// then.
+    /// Calls `change`, which may give the name of a branch to another root; its mount shows that one
+    /// then. If it cannot, that is told.
     pub fn replacing<T>(&self, root: &RootInfo, change: impl Fn() -> T) -> T {
         let mut done = None;
         if let Place::Mounted(mounts, _) = &self.place {
-            mounts.replacing(root.id, &mut || done = Some(change()));
+            let followed = mounts.replacing(name_of(root), &mut || done = Some(change()));
+            if let Err(why) = followed {
+                let what = format!("{}: {}", shown(&self.path), show_name(root));
+                let why = format!("the mount still shows its files of before: {why}");
+                self.stage
+                    .tell(&Failure::new(what, why).hint("unmount it, and mount it again"));
+            }
         }
         done.unwrap_or_else(change)
     }

@@ -32,6 +32,7 @@ pub mod session;
 pub mod sessions;
 pub mod status;
 pub mod syncs;
+mod trees;
 pub mod waiting;
 
 pub use cairnfs_transport::Transport;

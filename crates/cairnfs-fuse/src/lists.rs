@@ -10,37 +10,42 @@
 //!   request for the list waits until mode and list are changed.
 //! - An inode whose list was removed is still reported to have one until the kernel forgets the
 //!   inode: the minimal list that is equivalent to its mode.
+//!
+//! The same holds when another tree takes the place of the mounted one.
 
 use std::collections::HashSet;
 
 use cairnfs::acl::{ACCESS, Acl};
-use cairnfs::fs::FileSystem;
 use cairnfs::types::KillPrivileges;
 use cairnfs::{Error, Result};
 use parking_lot::RwLock;
 
-/// Number of shards, selected by inode number.
+use crate::ops::Outcome;
+use crate::trees::Place;
+
+/// Number of shards, selected by node id.
 const PARTS: usize = 32;
 
 /// The access control list state of a mount.
 #[derive(Default)]
 pub struct Lists {
-    /// Inodes whose list was removed. Locked exclusively while a list is set, shared while one is
+    /// Nodes whose list was removed. Locked exclusively while a list is set, shared while one is
     /// read.
     had_one: [RwLock<HashSet<u64>>; PARTS],
 }
 
 impl Lists {
-    /// Returns the access list of an inode.
+    /// Returns the access list of the inode of a node id.
     ///
     /// # Errors
-    /// [`Error::NoAttribute`] if it has none; the engine's errors.
-    pub fn read(&self, fs: &FileSystem, ino: u64) -> Result<Vec<u8>> {
-        let had_one = self.part(ino)?.read();
-        match had_one.contains(&ino) {
-            true => fs.access_list(ino),
-            false => fs.getxattr(ino, ACCESS),
-        }
+    /// `ENODATA` if it has none; the errors of `place` and the engine.
+    pub fn read(&self, node: u64, place: impl FnOnce() -> Outcome<Place>) -> Outcome<Vec<u8>> {
+        let had_one = self.part(node)?.read();
+        let place = place()?;
+        Ok(match had_one.contains(&node) {
+            true => place.fs.access_list(place.ino)?,
+            false => place.fs.getxattr(place.ino, ACCESS)?,
+        })
     }
 
     /// Sets the access list of an inode, and its mode. `forget` makes the kernel drop its cached
@@ -50,38 +55,53 @@ impl Lists {
     /// The engine's errors.
     pub fn set(
         &self,
-        fs: &FileSystem,
-        ino: u64,
+        place: &Place,
+        node: u64,
         (value, kill): (&[u8], KillPrivileges),
         forget: impl FnOnce(),
-    ) -> Result<()> {
-        let mut had_one = self.part(ino)?.write();
-        let has_one = match fs.getxattr(ino, ACCESS) {
+    ) -> Outcome<()> {
+        let mut had_one = self.part(node)?.write();
+        let has_one = match place.fs.getxattr(place.ino, ACCESS) {
             Ok(_) => true,
             Err(Error::NoAttribute) => false,
-            Err(error) => return Err(error),
+            Err(error) => return Err(error.into()),
         };
         match has_one {
             true if Acl::parse(value).is_some_and(|list| list.is_minimal()) => {
-                had_one.insert(ino);
+                had_one.insert(node);
             }
             true => {}
             false => forget(),
         }
-        fs.set_access_list(ino, value, kill)
+        Ok(place.fs.set_access_list(place.ino, value, kill)?)
+    }
+
+    /// Exchanges trees, so that modes and lists change together. `forget` makes the kernel drop the
+    /// cached modes and lists of the nodes that get a list, and must not wait; `switch` exchanges the
+    /// trees, and returns the nodes that go on and lose theirs besides its own result.
+    pub fn switch<T>(&self, forget: impl FnOnce(), switch: impl FnOnce() -> (T, Vec<u64>)) -> T {
+        let mut parts: Vec<_> = self.had_one.iter().map(RwLock::write).collect();
+        forget();
+        let (result, lost) = switch();
+        for node in lost {
+            if let Some(part) = parts.get_mut(node as usize % PARTS) {
+                part.insert(node);
+            }
+        }
+        result
     }
 
     /// The kernel has dropped all its references to the inode, and with them its cached mode.
-    pub fn forgotten(&self, ino: u64) {
-        if let Ok(part) = self.part(ino)
-            && part.read().contains(&ino)
+    pub fn forgotten(&self, node: u64) {
+        if let Ok(part) = self.part(node)
+            && part.read().contains(&node)
         {
-            part.write().remove(&ino);
+            part.write().remove(&node);
         }
     }
 
-    fn part(&self, ino: u64) -> Result<&RwLock<HashSet<u64>>> {
-        let part = self.had_one.get(ino as usize % PARTS);
-        part.ok_or(Error::Invalid("an inode without a part"))
+    fn part(&self, node: u64) -> Result<&RwLock<HashSet<u64>>> {
+        let part = self.had_one.get(node as usize % PARTS);
+        part.ok_or(Error::Invalid("a node without a part"))
     }
 }

@@ -14,6 +14,9 @@ use parking_lot::Mutex;
 
 use crate::convert::Refusal;
 
+/// A file: the ids of its root and of its inode.
+pub type File = (u32, u64);
+
 /// The loss of data of one file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Loss {
@@ -80,7 +83,7 @@ impl Missing {
 /// The recorded losses of a mount.
 #[derive(Default)]
 pub struct Losses {
-    files: Mutex<BTreeMap<u64, Missing>>,
+    files: Mutex<BTreeMap<File, Missing>>,
     /// Whether `files` is nonempty; changed under the lock. Lets each write skip the lock.
     some: AtomicBool,
     /// Number of refused writes.
@@ -94,10 +97,10 @@ impl Losses {
     }
 
     /// Records that a range of bytes of a file was refused.
-    pub fn refused(&self, ino: u64, bytes: Range<u64>, why: Refusal) {
+    pub fn refused(&self, file: File, bytes: Range<u64>, why: Refusal) {
         self.count.fetch_add(1, Ordering::Relaxed);
         let mut files = self.files.lock();
-        let missing = files.entry(ino).or_insert_with(|| Missing {
+        let missing = files.entry(file).or_insert_with(|| Missing {
             ranges: Vec::new(),
             why,
         });
@@ -107,49 +110,66 @@ impl Losses {
     }
 
     /// Records that a range of bytes of a file was written.
-    pub fn written(&self, ino: u64, bytes: Range<u64>) {
-        self.narrow(ino, || Some(bytes));
+    pub fn written(&self, file: File, bytes: Range<u64>) {
+        self.narrow(file, || Some(bytes));
     }
 
     /// Records that a file was truncated or extended to `size` bytes.
-    pub fn truncated(&self, ino: u64, size: u64) {
-        self.narrow(ino, || Some(size..u64::MAX));
+    pub fn truncated(&self, file: File, size: u64) {
+        self.narrow(file, || Some(size..u64::MAX));
     }
 
     /// Drops the losses of a file if `is_gone` returns true; it is called only if the file has any.
-    pub fn forget(&self, ino: u64, is_gone: impl FnOnce() -> bool) {
-        self.narrow(ino, || is_gone().then_some(0..u64::MAX));
+    pub fn forget(&self, file: File, is_gone: impl FnOnce() -> bool) {
+        self.narrow(file, || is_gone().then_some(0..u64::MAX));
     }
 
     /// Removes the range that `found` returns; it is called only if the file has missing bytes.
-    fn narrow(&self, ino: u64, found: impl FnOnce() -> Option<Range<u64>>) {
+    fn narrow(&self, file: File, found: impl FnOnce() -> Option<Range<u64>>) {
         if !self.some.load(Ordering::Acquire) {
             return;
         }
         let mut files = self.files.lock();
-        if let Some(missing) = files.get_mut(&ino)
+        if let Some(missing) = files.get_mut(&file)
             && let Some(bytes) = found()
         {
             missing.remove(&bytes);
             if missing.ranges.is_empty() {
-                files.remove(&ino);
+                files.remove(&file);
             }
         }
         self.some.store(!files.is_empty(), Ordering::Release);
     }
 
+    /// Files of the root `from` for which `goes_on` returns true are files of the root `to` now.
+    pub fn switch(&self, (from, to): (u32, u32), goes_on: impl Fn(u64) -> bool) {
+        if !self.some.load(Ordering::Acquire) {
+            return;
+        }
+        let mut files = self.files.lock();
+        let all = std::mem::take(&mut *files).into_iter();
+        *files = all
+            .map(
+                |((root, ino), missing)| match root == from && goes_on(ino) {
+                    true => ((to, ino), missing),
+                    false => ((root, ino), missing),
+                },
+            )
+            .collect();
+    }
+
     /// Takes all losses, and returns those of files for which `exists` returns true. They count as
     /// reported then.
-    pub fn take(&self, mut exists: impl FnMut(u64) -> bool) -> Vec<Loss> {
+    pub fn take(&self, mut exists: impl FnMut(File) -> bool) -> Vec<Loss> {
         if !self.some.load(Ordering::Acquire) {
             return Vec::new();
         }
         let mut files = self.files.lock();
         self.some.store(false, Ordering::Release);
         let all = std::mem::take(&mut *files).into_iter();
-        let existing = all.filter(|(ino, _)| exists(*ino));
+        let existing = all.filter(|(file, _)| exists(*file));
         existing
-            .map(|(ino, missing)| Loss {
+            .map(|((_, ino), missing)| Loss {
                 ino,
                 errno: missing.why.0,
             })
@@ -171,40 +191,56 @@ mod tests {
     fn loss_is_reported_once() {
         let losses = Losses::default();
         assert!(left(&losses).is_empty());
-        losses.refused(7, 0..10, Refusal(libc::EIO));
-        losses.refused(7, 20..30, FULL);
+        losses.refused((1, 7), 0..10, Refusal(libc::EIO));
+        losses.refused((1, 7), 20..30, FULL);
         let loss = Loss {
             ino: 7,
             errno: libc::ENOSPC,
         };
-        assert_eq!(losses.take(|ino| ino == 7), [loss]);
+        assert_eq!(losses.take(|(_, ino)| ino == 7), [loss]);
         assert!(left(&losses).is_empty());
         assert_eq!(losses.count(), 2);
     }
 
     #[test]
+    fn losses_follow_files_to_another_tree() {
+        let losses = Losses::default();
+        losses.refused((1, 7), 0..10, FULL);
+        losses.refused((1, 8), 0..10, FULL);
+        losses.switch((1, 2), |ino| ino == 7);
+        losses.written((1, 7), 0..10);
+        losses.written((2, 8), 0..10);
+        let mut files = Vec::new();
+        losses.take(|file| {
+            files.push(file);
+            true
+        });
+        assert_eq!(files, [(1, 8), (2, 7)]);
+    }
+
+    #[test]
     fn rewritten_bytes_are_not_lost() {
         let losses = Losses::default();
-        losses.refused(7, 10..20, FULL);
-        losses.refused(7, 20..30, FULL);
-        losses.written(7, 0..15);
-        losses.written(7, 25..40);
-        losses.written(8, 0..100);
-        losses.written(7, 17..19);
-        losses.written(7, 15..25);
+        losses.refused((1, 7), 10..20, FULL);
+        losses.refused((1, 7), 20..30, FULL);
+        losses.written((1, 7), 0..15);
+        losses.written((1, 7), 25..40);
+        losses.written((1, 8), 0..100);
+        losses.written((1, 7), 17..19);
+        losses.written((1, 7), 15..25);
         assert!(left(&losses).is_empty());
-        losses.refused(7, 10..30, FULL);
-        losses.written(7, 15..25);
+        losses.refused((1, 7), 10..30, FULL);
+        losses.written((1, 7), 15..25);
         assert_eq!(left(&losses), [7], "both ends are missing");
     }
 
     #[test]
     fn disjoint_ranges_written_again_are_not_lost() {
         let losses = Losses::default();
-        losses.refused(7, 10..20, FULL);
-        losses.refused(7, 1000..1010, FULL);
-        losses.written(7, 1000..1010);
-        losses.written(7, 10..20);
+        losses.refused((1, 7), 10..20, FULL);
+        losses.refused((1, 7), 1000..1010, FULL);
+        losses.written((1, 7), 1000..1010);
+        losses.written((1, 7), 10..20);
         assert!(left(&losses).is_empty());
     }
 
@@ -227,13 +263,13 @@ mod tests {
     fn truncated_or_deleted_data_is_not_lost() {
         let losses = Losses::default();
         for ino in [1, 2, 3, 4, 5] {
-            losses.refused(ino, 10..20, FULL);
+            losses.refused((1, ino), 10..20, FULL);
         }
-        losses.truncated(1, 10);
-        losses.truncated(2, 15);
-        losses.forget(3, || true);
-        losses.forget(4, || false);
-        let existing = losses.take(|ino| ino != 5);
+        losses.truncated((1, 1), 10);
+        losses.truncated((1, 2), 15);
+        losses.forget((1, 3), || true);
+        losses.forget((1, 4), || false);
+        let existing = losses.take(|(_, ino)| ino != 5);
         assert_eq!(existing.iter().map(|l| l.ino).collect::<Vec<_>>(), [2, 4]);
     }
 }

@@ -3,9 +3,13 @@
 //! Unmounts only its own mount, identified by its device number, which each connection has for
 //! itself. Uses the table of mounts and the system calls; knows nothing of who serves the mount.
 
+use std::fmt::Display;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::thread;
 use std::time::Duration;
+
+use rustix::fs::{fstat, major, minor, syncfs};
 
 use crate::control;
 use crate::elsewhere;
@@ -13,9 +17,14 @@ use crate::holders;
 use crate::mounter::{self, Way};
 use crate::mountinfo::{self, MountEntry};
 use crate::negotiate::MAX_REQUEST;
+use crate::opening;
 
 /// Time after which a session is cut off that continues although its last visible mount is gone.
 const UNSEEN: Duration = Duration::from_secs(60);
+
+/// Looks for a moment without requests, and the time between two of them.
+const LOOKS: usize = 200;
+const PAUSE: Duration = Duration::from_micros(50);
 
 /// A mounted connection.
 #[derive(Debug)]
@@ -117,6 +126,37 @@ impl Mounted {
         grace
     }
 
+    /// Makes the kernel send the data that it holds back, and waits until all of it is answered.
+    /// `fetch_each` does that file by file. Must not be called in an event loop.
+    ///
+    /// # Errors
+    /// The mount cannot be reached from here.
+    pub(crate) fn fetch(&self, fetch_each: impl Fn()) -> io::Result<()> {
+        if self.entry.as_ref().is_some_and(|mount| mount.has("ro")) {
+            return Ok(());
+        }
+        let unreachable = |why: &dyn Display| {
+            let dir = self.dir.display();
+            let text = format!(
+                "what was written to the mount on {dir} and has not arrived cannot be fetched: {why}"
+            );
+            io::Error::other(text)
+        };
+        let dir = opening::inside(&self.dir).map_err(|error| unreachable(&error))?;
+        let device = fstat(&dir)?.st_dev;
+        let text = format!("{}:{}", major(device), minor(device));
+        if self.device.as_ref() != Some(&text) {
+            return Err(unreachable(&"it is not visible to its daemon there"));
+        }
+        // The result tells only of refusals, also of earlier ones. Not every kernel waits for the
+        // writes that this begins.
+        let _ = syncfs(&dir);
+        if !is_idle_soon(device) {
+            fetch_each();
+        }
+        Ok(())
+    }
+
     fn sync(&self) {
         if let Err(e) = control::sync(&self.dir) {
             tracing::warn!("{}: {e}", self.dir.display());
@@ -142,4 +182,18 @@ impl Mounted {
             }
         }
     }
+}
+
+/// Whether the kernel was seen to have no unanswered request of a connection; `false` also if it
+/// does not tell.
+fn is_idle_soon(device: u64) -> bool {
+    let path = format!("/sys/fs/fuse/connections/{device}/waiting");
+    for _ in 0..LOOKS {
+        match std::fs::read(&path).as_deref() {
+            Ok(b"0\n") => return true,
+            Ok(_) => thread::sleep(PAUSE),
+            Err(_) => return false,
+        }
+    }
+    false
 }

@@ -6,6 +6,8 @@
 //! the last session the registry is closed, in the same moment: no later one is accepted. This
 //! module neither mounts nor opens or closes a volume.
 
+mod replacing;
+
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -23,6 +25,7 @@ use crate::adapter::{Adapter, Notices};
 use crate::ending::Ending;
 use crate::mounted::Mounted;
 use crate::mounter;
+use crate::ops::Ops;
 use crate::options::MountOptions;
 
 /// Failure of a mount.
@@ -74,11 +77,21 @@ pub trait Served: Server {
     fn ending(&self) -> Arc<dyn Ending> {
         Arc::new(())
     }
+
+    /// Returns the operations by which another tree can take the place of the one that is served, if
+    /// that is possible.
+    fn replaceable(&self) -> Option<Arc<Ops>> {
+        None
+    }
 }
 
 impl Served for Adapter {
     fn ending(&self) -> Arc<dyn Ending> {
         Arc::new(self.end())
+    }
+
+    fn replaceable(&self) -> Option<Arc<Ops>> {
+        Some(self.ops())
     }
 
     fn connected(&self) -> Box<dyn FnOnce(Notifier, Traffic)> {
@@ -143,6 +156,9 @@ struct Live {
     mounted: Arc<Mounted>,
     sole: Option<u64>,
     ending: Arc<dyn Ending>,
+    replaceable: Option<Arc<Ops>>,
+    /// Name of the branch whose tree is being replaced.
+    replaced: Option<String>,
     grace: Duration,
     phase: Phase,
     watchers: Vec<Watcher>,
@@ -225,6 +241,7 @@ impl Sessions {
             transport: options.transport,
         };
         let (connected, ending) = (served.connected(), served.ending());
+        let replaceable = served.replaceable();
         let session = Session::new(served, device, config).map_err(NotAdded::Failed)?;
         connected(session.notifier(), session.traffic());
         let number = self.enter(Live {
@@ -232,6 +249,8 @@ impl Sessions {
             mounted: Arc::clone(mounted),
             sole,
             ending,
+            replaceable,
+            replaced: None,
             grace: options.grace,
             phase: Phase::Serving,
             watchers: Vec::new(),
@@ -401,23 +420,6 @@ impl Sessions {
             .sole
     }
 
-    /// Makes the kernel send what programs have written to the tree with this number, if it is mounted,
-    /// and waits until that has arrived. Must not be called in an event loop.
-    ///
-    /// # Errors
-    /// The mount cannot be reached.
-    pub fn fetch(&self, tree: u64) -> io::Result<()> {
-        match self.mounted_on(tree) {
-            Some(dir) => crate::control::sync(&dir),
-            None => Ok(()),
-        }
-    }
-
-    /// Calls `change`, which may replace the tree with this number.
-    pub fn replacing(&self, _tree: u64, change: &mut dyn FnMut()) {
-        change();
-    }
-
     /// Number of sessions.
     pub fn count(&self) -> usize {
         self.state.lock().live.len()
@@ -489,8 +491,8 @@ impl State {
     }
 
     fn of_tree(&self, sole: Option<u64>) -> Option<&Live> {
-        let of_tree = |live: &&Live| sole.is_some() && live.sole == sole;
-        self.live.iter().find(of_tree)
+        let tree = sole?;
+        self.live.iter().find(|live| live.is_of_tree(tree))
     }
 
     /// The time at which the next session is cut off.

@@ -209,6 +209,7 @@ impl Kernel for Watching {
         let mode = self.ops.getattr(ino, false).unwrap().mode;
         self.seen.lock().unwrap().push(mode & 0o7777);
     }
+    fn forget_name(&self, _dir: u64, _name: &[u8]) {}
     fn fetch_dirty(&self, _ino: u64, _offset: u64) {}
     fn transport(&self) -> Transport {
         Transport::default()

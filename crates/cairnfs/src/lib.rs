@@ -119,6 +119,8 @@ pub use diff::{
 #[doc(inline)]
 pub use error::{Corruption, Error, Result};
 pub use fs::Sequence;
+#[doc(hidden)]
+pub use history::{ChangedInode, Succession};
 #[doc(inline)]
 pub use history::{Diff, PublishOptions, Published};
 #[doc(hidden)]

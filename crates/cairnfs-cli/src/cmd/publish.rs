@@ -81,7 +81,6 @@ pub fn perform(args: &Args, roots: &Roots<'_>) -> Result<u8, AnyError> {
     let branch = roots.find(&args.branch)?;
     roots.check_unmounted(&branch)?;
     let base = roots.find_whole(&args.onto)?;
-    roots.check_unmounted(&base)?;
     let options = PublishOptions {
         onto: base.name.clone(),
         ours: args.ours.clone(),

@@ -55,7 +55,6 @@ pub fn perform(args: &Args, roots: &Roots<'_>) -> Result<u8, AnyError> {
     let branch = args.branch.as_deref().unwrap_or(roots.branch());
     let from = roots.find_whole(&args.reference)?;
     let base = roots.find_whole(branch)?;
-    roots.check_unmounted(&base)?;
     let restored = roots.replacing(&base, || {
         roots
             .volume()

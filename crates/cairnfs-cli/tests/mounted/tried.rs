@@ -130,6 +130,52 @@ fn fork_is_dropped_if_nothing_changed_or_as_asked() {
 }
 
 #[test]
+fn forks_are_published_one_after_the_other_and_conflicts_kept() {
+    if !able(&[]) {
+        return;
+    }
+    let place = begun();
+    let inside = std::env::current_dir().unwrap();
+    let tries = |name: &str, script: &str, how: &str| {
+        let output = attempt(&place, "d", &["--name", name, how, "sh", "-c", script]);
+        (code(&output), text(&output.stderr))
+    };
+    for (name, script) in [
+        ("a", "echo a > a; echo 1 >> both"),
+        ("b", "mv f g; mkdir sub"),
+        ("c", "echo changed > f"),
+        ("e", "echo also > f"),
+    ] {
+        assert_eq!(tries(name, script, "--keep").0, 0);
+    }
+    assert_eq!(tries("failing", "echo x > x; false", "--yes").0, 1);
+    assert!(!place.at("d/x").exists());
+    for name in ["a", "b", "c"] {
+        place.ok(&["publish", "m", name]);
+    }
+    assert_eq!(fs::read(place.at("d/g")).unwrap(), b"changed\n");
+    assert!(place.at("d/sub").is_dir() && place.at("d/a").exists() && !place.at("d/f").exists());
+    place.fails(&["publish", "m", "e"], 1, &["both changed the contents"]);
+    // Published at once, while a shell is in the directory.
+    let (code, said) = tries("now", "echo now > now", "--yes");
+    assert!(code == 0 && said.contains("Published onto main"), "{said}");
+    assert_eq!(fs::read(place.at("d/now")).unwrap(), b"now\n");
+    let (code, said) = tries(
+        "late",
+        &format!("echo inner > a; echo outer > {}", arg(&place.beside("m-a"))),
+        "--keep",
+    );
+    assert_eq!(code, 0, "{said}");
+    fs::write(place.at("d/a"), b"outer").unwrap();
+    place.fails(&["publish", "m", "late"], 1, &["d/a: both changed"]);
+    let mut left = names(&place);
+    left.retain(|name| !name.contains(".undo-"));
+    assert_eq!(left, ["e", "failing", "late", "main"]);
+    assert_eq!(std::env::current_dir().unwrap(), inside);
+    place.finish();
+}
+
+#[test]
 fn result_is_told_as_json() {
     if !able(&[]) {
         return;

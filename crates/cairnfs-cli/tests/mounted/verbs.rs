@@ -395,3 +395,78 @@ fn other_users_get_nothing_and_are_told_who_has_it() {
     assert_eq!(names(&place), ["main"]);
     place.finish();
 }
+
+#[test]
+fn publish_and_restore_go_on_under_a_mounted_base() {
+    if !able(&[]) {
+        return;
+    }
+    for options in ["write=through", "write=back"] {
+        let mut place = forked();
+        place.mount(options);
+        fs::create_dir(place.at("d")).unwrap();
+        fs::write(place.at("d/kept"), b"kept").unwrap();
+        place.ok(&["branch", "m", "work"]);
+        place.mount_beside("branch=work", "w");
+        fs::write(place.beside("w/f"), b"worked").unwrap();
+        fs::write(place.beside("w/d/new"), b"new").unwrap();
+        place.umount_beside("w");
+        // A shell in the directory, and a file that is open and does not change.
+        let mut shell = place.command(&["--version"]);
+        shell.current_dir(place.at("d"));
+        let mut kept = File::options()
+            .append(true)
+            .open(place.at("d/kept"))
+            .unwrap();
+        let mut old = File::open(place.at("f")).unwrap();
+        assert!(!place.at("d/new").exists(), "cached as missing");
+        // What has not arrived counts as a change of the base, so the publish merges.
+        fs::write(place.at("own"), b"own").unwrap();
+        let said = place.ok(&["publish", "m", "work"]);
+        let undo = said
+            .split_whitespace()
+            .find(|word| word.starts_with("main.undo-"));
+        assert_eq!(fs::read(place.at("f")).unwrap(), b"worked");
+        assert_eq!(fs::read(place.at("d/new")).unwrap(), b"new");
+        assert_eq!(fs::read(place.at("own")).unwrap(), b"own");
+        kept.write_all(b" and more").unwrap();
+        kept.sync_all().unwrap();
+        assert_eq!(fs::read(place.at("d/kept")).unwrap(), b"kept and more");
+        assert!(shell.output().unwrap().status.success());
+        let mut text = String::new();
+        let read = old.read_to_string(&mut text);
+        assert!(read.is_err() || text == "monday", "{text:?}");
+        drop((kept, old));
+        place.ok(&["restore", "m", undo.unwrap()]);
+        assert_eq!(fs::read(place.at("f")).unwrap(), b"monday");
+        assert!(!place.at("d/new").exists());
+        assert_eq!(fs::read(place.at("own")).unwrap(), b"own");
+        place.ok(&["restore", "m", "monday", "f"]);
+        fs::write(place.at("f"), b"again").unwrap();
+        place.remount(options);
+        assert_eq!(fs::read(place.at("f")).unwrap(), b"again");
+        place.finish();
+    }
+}
+
+#[test]
+fn conflicts_are_listed_and_the_mounted_base_stays() {
+    if !able(&[]) {
+        return;
+    }
+    let mut place = forked();
+    place.mount("");
+    place.mount_beside("branch=trial", "t");
+    fs::write(place.beside("t/f"), b"theirs").unwrap();
+    place.umount_beside("t");
+    fs::write(place.at("f"), b"ours!").unwrap();
+    place.fails(
+        &["publish", "m", "trial"],
+        1,
+        &["f: both changed the contents"],
+    );
+    assert_eq!(fs::read(place.at("f")).unwrap(), b"ours!");
+    place.ok(&["publish", "m", "trial", "--theirs", "f"]);
+    assert_eq!(fs::read(place.at("f")).unwrap(), b"theirs");
+    place.finish();
+}

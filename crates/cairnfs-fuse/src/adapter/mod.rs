@@ -124,14 +124,7 @@ impl Adapter {
 /// Sets attributes. Admitted as writeback because the kernel also writes back cached times by
 /// SETATTR.
 fn set_attributes(ops: &Ops, caller: Caller, ino: u64, set: SetAttr) -> Result<Attr, Errno> {
-    writing_back(ops, "setattr", ino, || {
-        let size = set.size;
-        let attr = ops.setattr(caller, ino, set)?;
-        if let Some(size) = size {
-            ops.losses().truncated(ino, size);
-        }
-        Ok(attr)
-    })
+    writing_back(ops, "setattr", ino, || ops.setattr(caller, ino, set))
 }
 
 fn new_entry<'a>(from: &Header, new: &NewNode<'a>) -> NewEntry<'a> {
@@ -191,7 +184,7 @@ impl Server for Adapter {
         match guarded(&self.ops, "lookup", from.ino, || {
             self.ops.lookup(from.ino, name)
         }) {
-            Ok(Some(attr)) => reply.entry(&entry(&attr)),
+            Ok(Some(found)) => reply.entry(&entry(&found)),
             Ok(None) => reply.entry(&absent()),
             Err(e) => reply.error(e),
         }
@@ -201,11 +194,11 @@ impl Server for Adapter {
         self.ops.received(Operation::Forget);
         // FORGET has no reply; `caught` has logged a panic.
         let left = caught("forget", ino, || Ok(self.ops.forget(ino, lookups)));
-        if left == Ok(true) {
+        if let Ok(Some(unused)) = left {
             let ops = self.ops();
             self.working.run_elsewhere(move |_under_way| {
                 let _ = writing_back(&ops, "removal", ino, || {
-                    ops.remove_unused(ino);
+                    ops.remove_unused(unused);
                     Ok(())
                 });
             });
@@ -293,7 +286,7 @@ impl Server for Adapter {
             self.ops.tmpfile(new_entry(from, new))
         });
         match outcome {
-            Ok(attr) => reply.entry(&entry(&attr)),
+            Ok(made) => reply.entry(&entry(&made)),
             Err(e) => reply.error(e),
         }
     }
@@ -353,20 +346,9 @@ impl Server for Adapter {
         self.ops.received(Operation::Write);
         let (ino, offset, data) = (from.ino, write.offset, write.data);
         let killer = write.kill_suidgid.then(|| caller(from));
-        let bytes = offset..offset.saturating_add(data.len() as u64);
-        let written = writing_back(&self.ops, "write", ino, || {
-            let written = match write.cached {
-                true => self.ops.write_cached(ino, offset, data, killer),
-                false => self.ops.write(ino, offset, data, killer),
-            };
-            match &written {
-                Ok(_) => self.ops.losses().written(ino, bytes),
-                // It is served again.
-                Err(why) if why.0 == libc::EAGAIN => {}
-                Err(why) if write.cached => self.ops.losses().refused(ino, bytes, *why),
-                Err(_) => {}
-            }
-            written
+        let written = writing_back(&self.ops, "write", ino, || match write.cached {
+            true => self.ops.write_cached(ino, offset, data, killer),
+            false => self.ops.write(ino, offset, data, killer),
         });
         match written {
             Ok(len) => reply.written(len as u32),
@@ -412,11 +394,12 @@ impl Server for Adapter {
         self.ops.received(Operation::Readdirplus);
         let mut added = false;
         let outcome = guarded(&self.ops, "readdir", from.ino, || {
-            self.ops.readdir_plus(from.ino, offset, &mut |found, attr| {
-                let fits = reply.add(found.cookie, found.name, &entry(attr));
-                added |= fits;
-                fits
-            })
+            self.ops
+                .readdir_plus(from.ino, offset, &mut |listed, found| {
+                    let fits = reply.add(listed.cookie, listed.name, &entry(found));
+                    added |= fits;
+                    fits
+                })
         });
         match outcome {
             Err(e) if !added => reply.error(e),

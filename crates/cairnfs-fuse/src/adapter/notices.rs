@@ -6,7 +6,7 @@ use cairnfs_transport::session::Traffic;
 use crate::ops::Kernel;
 use crate::status::Transport;
 
-/// Implements [`Kernel`] by FUSE_NOTIFY_INVAL_INODE.
+/// Implements [`Kernel`] by FUSE_NOTIFY_INVAL_INODE and FUSE_NOTIFY_INVAL_ENTRY.
 pub struct Notices {
     notifier: Notifier,
     traffic: Traffic,
@@ -15,6 +15,13 @@ pub struct Notices {
 impl Kernel for Notices {
     fn forget_attributes(&self, ino: u64) {
         self.invalidate(ino, -1);
+    }
+
+    fn forget_name(&self, dir: u64, name: &[u8]) {
+        if let Err(e) = self.notifier.inval_entry(dir, name, false) {
+            let name = String::from_utf8_lossy(name);
+            tracing::warn!("the kernel keeps the name {name:?} in inode {dir}: {e}");
+        }
     }
 
     fn fetch_dirty(&self, ino: u64, offset: u64) {

@@ -13,11 +13,11 @@ use cairnfs_transport::{Errno, Header, abi};
 
 use crate::convert::{absent_attr, file_attr, file_statx};
 use crate::door::Purpose;
-use crate::ops::{Caller, Ops, Outcome, caught};
+use crate::ops::{Caller, Found, Ops, Outcome, caught};
 
 /// How long the kernel may cache names (also missing ones) and attributes. All changes pass through
-/// this kernel, so cached values never become stale, and the length does not matter for
-/// correctness.
+/// this kernel, or it is told what they concern, so cached values never become stale, and the length
+/// does not matter for correctness.
 pub const TTL: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// Tells an inode from an earlier one that had its number: after a crash, numbers of inodes that
@@ -65,8 +65,11 @@ pub(super) fn statx_reply(attr: &Attr, ttl: Duration) -> StatxOut {
 }
 
 /// The entry of an inode.
-pub(super) fn entry(attr: &Attr) -> EntryOut {
-    entry_reply(file_attr(attr), generation(attr))
+pub(super) fn entry(found: &Found) -> EntryOut {
+    EntryOut {
+        nodeid: found.node,
+        ..entry_reply(file_attr(&found.attr), generation(&found.attr))
+    }
 }
 
 /// A name that does not exist.
@@ -137,9 +140,9 @@ pub(super) fn reply_attr(reply: ReplyAttr, ttl: Duration, outcome: Result<Attr, 
     }
 }
 
-pub(super) fn reply_entry(reply: ReplyEntry, outcome: Result<Attr, Errno>) {
+pub(super) fn reply_entry(reply: ReplyEntry, outcome: Result<Found, Errno>) {
     match outcome {
-        Ok(attr) => reply.entry(&entry(&attr)),
+        Ok(found) => reply.entry(&entry(&found)),
         Err(e) => reply.error(e),
     }
 }

@@ -8,8 +8,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use cairnfs::fs::{FileSystem, FsyncRequest};
-use cairnfs::types::{Attr, Flags, KillPrivileges, SetAttr, SetTime, Time};
-use cairnfs_fuse::ops::{Caller, NewEntry, Ops, Outcome};
+use cairnfs::types::{Flags, KillPrivileges, SetAttr, SetTime, Time};
+use cairnfs_fuse::ops::{Caller, Found, NewEntry, Ops, Outcome};
 use cairnfs_fuse::options::WriteMode;
 use cairnfs_fuse::syncs::Durable;
 use cairnfs_sim::record::Run;
@@ -163,7 +163,7 @@ impl Front {
         }
     }
 
-    fn make(&self, word: &str, words: &Words<'_>, caller: Caller) -> Outcome<Attr> {
+    fn make(&self, word: &str, words: &Words<'_>, caller: Caller) -> Outcome<Found> {
         let (dir, name) = self.entry(words.path(if word == "link" { 2 } else { 1 }))?;
         let new = |mode| NewEntry {
             caller,

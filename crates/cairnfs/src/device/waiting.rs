@@ -79,7 +79,7 @@ pub fn announce(before: impl Fn() + 'static) {
 ///
 /// # Errors
 /// [`Error::WouldWait`] if this thread must not wait.
-pub(crate) fn before() -> Result<()> {
+pub fn before() -> Result<()> {
     THREAD.with(|thread| {
         if thread.refuses.get() {
             thread.refused.set(true);

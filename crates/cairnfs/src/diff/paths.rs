@@ -115,6 +115,50 @@ impl<'a> Paths<'a> {
         }
     }
 
+    /// All names of `inodes`, which are not directories. The names of an inode that has several, or
+    /// is not in the directory that its item names, are looked for in the directories among `known`.
+    ///
+    /// # Errors
+    /// A damaged volume, the device's failure.
+    pub fn all_names(&self, inodes: BTreeSet<u64>, known: &[u64]) -> Result<Vec<Name>> {
+        let mut by_parent: BTreeMap<u64, BTreeSet<u64>> = BTreeMap::new();
+        let mut several: BTreeMap<u64, u32> = BTreeMap::new();
+        for ino in inodes {
+            let inode = self.tree.inode(ino)?;
+            let inode = inode.ok_or_else(|| lost(ino, "an inode", "none"))?;
+            match inode.nlink.get() {
+                0 => {}
+                1 => {
+                    let parent = inode.parent.get();
+                    by_parent.entry(parent).or_default().insert(ino);
+                }
+                links => drop(several.insert(ino, links)),
+            }
+        }
+        let mut names = Vec::new();
+        for (parent, wanted) in by_parent {
+            let found = self.search(parent, wanted.clone())?;
+            let missing = wanted.iter().filter(|ino| !found.contains_key(ino));
+            several.extend(missing.map(|ino| (*ino, 1)));
+            names.extend(found.into_values());
+        }
+        let mut known = known.iter();
+        while let (false, Some(dir)) = (several.is_empty(), known.next()) {
+            self.tree.entries(*dir, &mut |entry| {
+                if let Some(left) = several.get_mut(&entry.ino) {
+                    *left -= 1;
+                    let name = entry.name.to_vec();
+                    names.push(Name { dir: *dir, name });
+                    if *left == 0 {
+                        several.remove(&entry.ino);
+                    }
+                }
+                Ok(!several.is_empty())
+            })?;
+        }
+        Ok(names)
+    }
+
     /// Those of the wanted inodes that a directory holds.
     fn search(&self, dir: u64, mut wanted: BTreeSet<u64>) -> Result<BTreeMap<u64, Name>> {
         let mut found = self.in_order(dir, &wanted)?;

@@ -53,6 +53,7 @@ mod sync;
 mod times;
 mod tree;
 mod truncate;
+mod uses;
 mod waits;
 mod workers;
 mod write;
@@ -159,10 +160,15 @@ impl FileSystem {
 
     /// Returns [`Error::Stale`] if this is a handle to a branch that was replaced or dropped since.
     fn check_current(&self) -> Result<()> {
-        match self.mode.is_writable() && !self.items().is_head() {
+        match self.is_replaced() {
             true => Err(Error::Stale),
             false => Ok(()),
         }
+    }
+
+    /// Whether this is a handle to a branch that was replaced or dropped since: it refuses changes.
+    pub fn is_replaced(&self) -> bool {
+        self.mode.is_writable() && !self.items().is_head()
     }
 
     /// Returns [`Error::Stopped`](crate::Error::Stopped) if a failure stopped all changes.

@@ -598,11 +598,6 @@ impl FileSystem {
         }
     }
 
-    /// The numbers of all inodes in use, unordered.
-    pub fn inodes_in_use(&self) -> Vec<u64> {
-        self.items().table().in_use()
-    }
-
     /// Releases one use of a loaded inode.
     pub(crate) fn forget_one(&self, inode: &Arc<Inode>) {
         if inode.drop_uses(1) {
@@ -612,7 +607,8 @@ impl FileSystem {
 
     /// Called when an inode has lost its last use.
     fn unused(&self, inode: &Arc<Inode>) {
-        if inode.ino == ROOT_INO || self.engine.lifecycle.is_closed() {
+        // What a branch had when it was replaced stays in its snapshot.
+        if inode.ino == ROOT_INO || self.engine.lifecycle.is_closed() || self.is_replaced() {
             return;
         }
         self.reap_unused(inode);

@@ -14,12 +14,14 @@ mod receive;
 mod restore;
 mod send;
 mod stage;
+mod succession;
 
 pub use compare::Diff;
 pub use publish::{PublishOptions, Published, publish};
 pub use receive::receive;
 pub use restore::restore;
 pub use send::send;
+pub use succession::{ChangedInode, Succession};
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;

@@ -126,16 +126,41 @@ impl InodeTable {
         None
     }
 
-    /// The numbers of all inodes in use, in no order.
-    pub fn in_use(&self) -> Vec<u64> {
+    /// All inodes in use with their uses, in no order.
+    pub fn in_use(&self) -> Vec<(u64, u64)> {
         let mut found = Vec::new();
         for shard in &self.shards {
             let shard = shard.lock();
-            let used = shard.inodes.values().filter(|inode| inode.uses() > 0);
-            found.extend(used.map(|inode| inode.ino));
-            found.extend(shard.parked.keys());
+            let all = shard.inodes.values().map(|inode| (inode.ino, inode.uses()));
+            found.extend(all.filter(|(_, uses)| *uses > 0));
+            found.extend(shard.parked.iter().map(|(ino, uses)| (*ino, *uses)));
         }
         found
+    }
+
+    /// Number of uses of an inode.
+    pub fn uses(&self, ino: u64) -> u64 {
+        let Some(shard) = self.shard(ino) else {
+            return 0;
+        };
+        let shard = shard.lock();
+        let parked = || shard.parked.get(&ino).copied().unwrap_or(0);
+        shard
+            .inodes
+            .get(&ino)
+            .map_or_else(parked, |inode| inode.uses())
+    }
+
+    /// Adds uses of an inode that has links.
+    pub fn add_uses(&self, ino: u64, uses: u64) {
+        let Some(shard) = self.shard(ino) else {
+            return;
+        };
+        let mut shard = shard.lock();
+        match shard.inodes.get(&ino) {
+            Some(inode) => inode.add_uses(uses),
+            None => *shard.parked.entry(ino).or_default() += uses,
+        }
     }
 
     /// All inodes in memory, in no order. Among them are all with changes that the index lacks.
@@ -284,10 +309,16 @@ mod tests {
         assert!(!holds(&table, 79));
         let mut used = table.in_use();
         used.sort_unstable();
-        assert!(used == (0..10_000).collect::<Vec<_>>(), "in memory or not");
+        let uses = |ino| (ino, 1 + u64::from(ino == 78));
+        assert!(used == (0..10_000).map(uses).collect::<Vec<_>>());
         assert!(table.forget(79, 1).is_none());
         assert_eq!(table.get_or_new(79).uses(), 0);
-        assert!(!table.in_use().contains(&79));
+        assert!(!table.in_use().iter().any(|(ino, _)| *ino == 79));
+        assert_eq!((table.uses(79), table.uses(80)), (0, 1));
+        (80..82).for_each(|ino| table.add_uses(ino, 2));
+        assert_eq!(table.get_or_new(80).uses(), 3, "not in memory");
+        table.add_uses(80, 1);
+        assert_eq!((table.uses(80), table.uses(81)), (4, 3));
         assert!(table.forget(78, 1).is_none(), "one use is left");
         assert!(table.forget(78, 1).is_some_and(|inode| inode.uses() == 0));
     }

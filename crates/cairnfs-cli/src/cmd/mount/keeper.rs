@@ -107,7 +107,7 @@ impl Keeper {
             return Ok(());
         };
         self.sessions
-            .fetch(tree)
+            .fetch(name_of(&branch))
             .map_err(|e| Error::Other(e.into()))?;
         let prefix = prefix(name_of(&branch));
         let roots = self.volume.roots();

@@ -26,12 +26,13 @@ pub(super) struct Open<'a> {
 }
 
 impl Mounts for Open<'_> {
-    fn fetch(&self, root: u32) -> io::Result<()> {
-        self.sessions.fetch(root.into())
+    fn fetch(&self, branch: &str) -> io::Result<()> {
+        self.sessions.fetch(branch)
     }
 
-    fn replacing(&self, root: u32, change: &mut dyn FnMut()) {
-        self.sessions.replacing(root.into(), change);
+    fn replacing(&self, branch: &str, change: &mut dyn FnMut()) -> cairnfs::Result<()> {
+        let ((), followed) = self.sessions.replacing(branch, change);
+        followed
     }
 
     fn mounted_on(&self, root: u32) -> Option<PathBuf> {

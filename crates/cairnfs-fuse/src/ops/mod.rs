@@ -1,0 +1,216 @@
+//! The operations of a mounted volume, independent of the transport.
+//!
+//! Uses the engine and knows nothing of the transport: requests come as plain arguments, refusals are
+//! returned as errno values. Inodes are named by the kernel's node ids, whose meaning [`crate::trees`]
+//! knows. The operations are in files of their own by subject: `names`, `attributes`, `contents`,
+//! `asking` (what concerns the mount as a whole) and `replacing` (another tree takes the place of the
+//! mounted one). They handle umask, clearing of privileges, inherited access control lists, reserved
+//! attributes, the end of a mount, and lost writes. The kernel has already checked permissions
+//! (`default_permissions`).
+//!
+//! Invariant: an operation looks up once which tree its ids mean, and does all of its work there. If
+//! that tree refuses it because it was replaced meanwhile, nothing of it was done, and it begins again.
+
+mod asking;
+mod attributes;
+mod contents;
+mod names;
+mod replacing;
+
+use std::ops::Deref;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+
+use cairnfs::device::waiting::Waits;
+use cairnfs::fs::FileSystem;
+use cairnfs::types::Attr;
+use parking_lot::RwLock;
+
+pub use self::names::Unused;
+pub use crate::caller::Caller;
+use crate::convert::Refusal;
+use crate::door::Door;
+use crate::full::Full;
+use crate::lists::Lists;
+use crate::losses::Losses;
+use crate::messages::{Messages, Operation};
+use crate::options::WriteMode;
+use crate::status::Transport;
+use crate::trees::{Place, STALE, Trees};
+
+/// The result of a request.
+pub type Outcome<T> = Result<T, Refusal>;
+
+/// Runs one operation. A panic in it is logged and refused as EIO.
+pub fn caught<T>(what: &str, ino: u64, op: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
+    catch_unwind(AssertUnwindSafe(op)).unwrap_or_else(|panic| {
+        let text = panic
+            .downcast_ref::<&str>()
+            .map(|s| (*s).to_owned())
+            .or_else(|| panic.downcast_ref::<String>().cloned())
+            .unwrap_or_default();
+        tracing::error!("{what} of inode {ino} panicked: {text}");
+        Err(Refusal(libc::EIO))
+    })
+}
+
+/// Parameters of a new directory entry.
+#[derive(Debug, Clone, Copy)]
+pub struct NewEntry<'a> {
+    /// The calling process.
+    pub caller: Caller,
+    /// Inode number of the directory.
+    pub dir: u64,
+    /// The name in it.
+    pub name: &'a [u8],
+    /// Type bits and permissions as asked for.
+    pub mode: u32,
+    /// The caller's umask; it applies only if the directory has no default access control list.
+    pub umask: u32,
+}
+
+/// Requests from the daemon to the kernel. The implementation logs failures.
+pub trait Kernel: Send + Sync {
+    /// Makes the kernel drop its cached attributes and access list of an inode. Returns at once.
+    fn forget_attributes(&self, ino: u64);
+
+    /// Makes the kernel drop what it knows of a name in a directory, also that there is none. Waits
+    /// for operations in this directory, so it must not be called in an event loop, nor with a lock
+    /// that an operation needs.
+    fn forget_name(&self, dir: u64, name: &[u8]);
+
+    /// Makes the kernel write back the dirty pages of a file from byte `offset` on, and waits for
+    /// that; the kernel also drops its clean pages there. Must not be called in an event loop,
+    /// which has to receive those writes.
+    fn fetch_dirty(&self, ino: u64, offset: u64);
+
+    /// The transport of the kernel's messages.
+    fn transport(&self) -> Transport;
+}
+
+/// An inode to which a lookup reference was taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Found {
+    /// The id by which the kernel shall know it.
+    pub node: u64,
+    /// Its attributes.
+    pub attr: Attr,
+}
+
+impl Deref for Found {
+    type Target = Attr;
+
+    fn deref(&self) -> &Attr {
+        &self.attr
+    }
+}
+
+/// The operations of a mounted volume.
+pub struct Ops {
+    trees: Trees,
+    volume: PathBuf,
+    /// Held shared by requests that write back data or times from the kernel's cache, so that a
+    /// sync can wait for those that arrived before it. In `write=through` mode, too, the kernel
+    /// caches dirty data of mapped files.
+    arriving: RwLock<()>,
+    kernel: OnceLock<Box<dyn Kernel>>,
+    full: Full,
+    write: WriteMode,
+    losses: Losses,
+    door: Door,
+    lists: Lists,
+    messages: Messages,
+}
+
+impl Ops {
+    /// Creates the operations of an open volume. `volume` is the path reported to commands, `write`
+    /// the mode agreed with the kernel.
+    pub fn new(fs: Arc<FileSystem>, volume: &Path, write: WriteMode) -> Self {
+        Self {
+            trees: Trees::new(fs),
+            volume: volume.to_path_buf(),
+            arriving: RwLock::new(()),
+            kernel: OnceLock::new(),
+            full: Full::default(),
+            write,
+            losses: Losses::default(),
+            door: Door::default(),
+            lists: Lists::default(),
+            messages: Messages::default(),
+        }
+    }
+
+    /// The admission state of the mount.
+    pub(crate) fn door(&self) -> &Door {
+        &self.door
+    }
+
+    /// Counts a message from the kernel; the front calls this once for each that it receives.
+    pub(crate) fn received(&self, operation: Operation) {
+        self.messages.count(operation);
+    }
+
+    /// Runs operations without waiting for the device; returns what was left out.
+    pub(crate) fn without_waiting(&self, op: impl FnOnce()) -> Waits {
+        self.trees.mounted().without_waiting(op).1
+    }
+
+    /// Waits for what [`Ops::without_waiting`] has left out.
+    pub(crate) fn settle(&self, waits: Waits) -> Outcome<()> {
+        let settled = self.trees.mounted().settle(waits);
+        settled.map_err(Refusal::from)
+    }
+
+    /// Sets the channel to the kernel, once the session exists. Later calls have no effect.
+    pub fn connect(&self, kernel: Box<dyn Kernel>) {
+        self.kernel.get_or_init(|| kernel);
+    }
+
+    /// Runs an operation on an inode. If its tree was replaced before it could change it, the
+    /// operation is repeated on the tree that is mounted then.
+    fn on<T>(&self, node: u64, mut op: impl FnMut(&Place) -> Outcome<T>) -> Outcome<T> {
+        loop {
+            let place = self.trees.place(node)?;
+            match op(&place) {
+                Err(STALE) if self.trees.is_superseded(&place)? => {}
+                done => return done,
+            }
+        }
+    }
+
+    /// As [`Self::on`], for an operation that takes lookup references in a directory of the mounted
+    /// tree.
+    fn taking<T>(&self, dir: u64, mut op: impl FnMut(&Place) -> Outcome<T>) -> Outcome<T> {
+        loop {
+            let held = self.trees.hold_references();
+            let place = self.trees.place(dir)?.of_mounted()?;
+            let outcome = op(&place);
+            drop(held);
+            match outcome {
+                Err(STALE) if self.trees.is_superseded(&place)? => {}
+                done => return done,
+            }
+        }
+    }
+
+    /// The inode with these attributes, to which [`Self::taking`] took a reference.
+    fn found(&self, attr: Attr) -> Found {
+        let node = self.trees.node(attr.ino);
+        Found { node, attr }
+    }
+
+    fn forget_attributes(&self, node: u64) {
+        if let Some(kernel) = self.kernel.get() {
+            kernel.forget_attributes(node);
+        }
+    }
+
+    /// Makes the kernel write back a file's dirty pages from byte `offset` on and drop the clean
+    /// ones: the file may lack data that was written through a mapping. Waits for the kernel.
+    pub(crate) fn drop_cached(&self, node: u64, offset: u64) {
+        if let Some(kernel) = self.kernel.get() {
+            kernel.fetch_dirty(node, offset);
+        }
+    }
+}

@@ -1,0 +1,270 @@
+//! Operations on names: lookups, listings, and what makes, moves and removes entries. They take lookup
+//! references, and return those that the kernel does not need any more.
+
+use std::sync::Arc;
+
+use cairnfs::Error;
+use cairnfs::acl::{self, Acl};
+use cairnfs::fs::FileSystem;
+use cairnfs::types::{Attr, EntryRef, KillPrivileges, RenameMode};
+
+use crate::convert::Refusal;
+use crate::ops::{Caller, Found, NewEntry, Ops, Outcome};
+use crate::trees::{Place, STALE};
+
+/// The access control lists that a new inode inherits.
+#[derive(Default)]
+struct Inherited {
+    access: Option<Vec<u8>>,
+    default: Option<Vec<u8>>,
+}
+
+/// An inode without names or references, whose removal takes long.
+pub struct Unused {
+    fs: Arc<FileSystem>,
+    ino: u64,
+}
+
+impl Ops {
+    /// Looks up a name; `None` if it does not exist. Takes a lookup reference. The kernel asks for
+    /// "." and ".." to resolve a file handle; `dir` is then an untrusted number: of an inode of any
+    /// type, or of one that does not exist.
+    ///
+    /// # Errors
+    /// The engine's errors, as for all operations here. `ESTALE` for "." and ".." of an inode that
+    /// does not exist, and for a name in a directory that the tree that is mounted does not have.
+    pub fn lookup(&self, dir: u64, name: &[u8]) -> Outcome<Option<Found>> {
+        let stale = |error| match error {
+            Error::NotFound => STALE,
+            other => Refusal::from(other),
+        };
+        match name {
+            b"." => self.lookup_node(dir).map(Some),
+            b".." => self.taking(dir, |dir| {
+                let parent = dir.fs.lookup_parent(dir.ino).map_err(stale)?;
+                Ok(Some(self.found(parent)))
+            }),
+            _ => self.taking(dir, |dir| match dir.fs.lookup(dir.ino, name) {
+                Ok(attr) => Ok(Some(self.found(attr))),
+                Err(Error::NotFound) => Ok(None),
+                Err(e) => Err(e.into()),
+            }),
+        }
+    }
+
+    /// Takes a reference to an inode that is found under this id, and no other one, afterwards.
+    fn lookup_node(&self, node: u64) -> Outcome<Found> {
+        let _held = self.trees.hold_references();
+        let place = self.trees.place(node)?;
+        let attr = match place.fs.lookup_number(place.ino) {
+            Ok(attr) => attr,
+            Err(Error::NotFound) => return Err(STALE),
+            Err(other) => return Err(other.into()),
+        };
+        let is_its_id = match self.trees.place(node) {
+            Ok(now) if now.bound => place.bound,
+            Ok(_) => !place.bound && self.trees.known(place.ino) == node,
+            Err(_) => false,
+        };
+        match is_its_id {
+            true => Ok(Found { node, attr }),
+            false => {
+                place.fs.forget(place.ino, 1);
+                Err(STALE)
+            }
+        }
+    }
+
+    /// Returns `uses` lookup references. Returns an inode without names that is left, if its removal
+    /// takes long; the caller then calls [`Ops::remove_unused`].
+    pub fn forget(&self, node: u64, uses: u64) -> Option<Unused> {
+        let _held = self.trees.hold_references();
+        self.full.remove(node);
+        self.lists.forgotten(node);
+        let place = self.trees.place(node).ok()?;
+        let left = place.fs.forget_at_once(place.ino, uses);
+        self.losses
+            .forget(place.file(), || left || !has_name(&place.fs, place.ino));
+        if place.bound {
+            self.trees.release(node);
+        }
+        let Place { fs, ino, .. } = place;
+        left.then_some(Unused { fs, ino })
+    }
+
+    /// Removes an inode without names or references.
+    pub fn remove_unused(&self, unused: Unused) {
+        unused.fs.remove_unused(unused.ino);
+    }
+
+    /// Returns the target of a symlink.
+    pub fn readlink(&self, node: u64) -> Outcome<Vec<u8>> {
+        self.on(node, |link| Ok(link.fs.readlink(link.ino)?))
+    }
+
+    /// Creates a file, FIFO, socket or device. Takes a lookup reference.
+    pub fn mknod(&self, new: NewEntry<'_>, rdev: u64) -> Outcome<Found> {
+        self.taking(new.dir, |dir| {
+            let (mode, lists) = inherit(dir, &new)?;
+            Ok(self.found(make(dir, &new, (mode, rdev), &lists)?))
+        })
+    }
+
+    /// Creates a regular file without a name. Takes a lookup reference.
+    pub fn tmpfile(&self, new: NewEntry<'_>) -> Outcome<Found> {
+        self.taking(new.dir, |dir| {
+            let (mode, lists) = inherit(dir, &new)?;
+            let attr = dir.fs.tmpfile(dir.ino, mode, new.caller.creds())?;
+            if let Some(list) = &lists.access {
+                let set = dir.fs.set_access_list(attr.ino, list, KillPrivileges::No);
+                // The file was not returned to a caller yet.
+                set.inspect_err(|_| dir.fs.forget(attr.ino, 1))?;
+            }
+            Ok(self.found(attr))
+        })
+    }
+
+    /// Creates a directory. Takes a lookup reference.
+    pub fn mkdir(&self, new: NewEntry<'_>) -> Outcome<Found> {
+        self.taking(new.dir, |dir| {
+            let (mode, lists) = inherit(dir, &new)?;
+            let mode = libc::S_IFDIR | mode & !libc::S_IFMT;
+            Ok(self.found(make(dir, &new, (mode, 0), &lists)?))
+        })
+    }
+
+    /// Creates a symlink. Takes a lookup reference.
+    pub fn symlink(&self, caller: Caller, dir: u64, name: &[u8], target: &[u8]) -> Outcome<Found> {
+        self.taking(dir, |dir| {
+            let made = dir.fs.symlink(dir.ino, name, target, caller.creds())?;
+            Ok(self.found(made))
+        })
+    }
+
+    /// Adds a name to an inode. Takes a lookup reference.
+    pub fn link(&self, node: u64, dir: u64, name: &[u8]) -> Outcome<Found> {
+        self.taking(dir, |dir| {
+            let inode = self.trees.place(node)?.of_mounted()?;
+            Ok(self.found(dir.fs.link(inode.ino, dir.ino, name)?))
+        })
+    }
+
+    /// Removes a name of an inode that is not a directory.
+    pub fn unlink(&self, dir: u64, name: &[u8]) -> Outcome<()> {
+        self.on(dir, |dir| Ok(dir.fs.unlink(dir.ino, name)?))
+    }
+
+    /// Removes an empty directory.
+    pub fn rmdir(&self, dir: u64, name: &[u8]) -> Outcome<()> {
+        self.on(dir, |dir| Ok(dir.fs.rmdir(dir.ino, name)?))
+    }
+
+    /// Renames, with the flags of `renameat2`.
+    pub fn rename(
+        &self,
+        caller: Caller,
+        from: (u64, &[u8]),
+        to: (u64, &[u8]),
+        flags: u32,
+    ) -> Outcome<()> {
+        const WHITEOUT_NOREPLACE: u32 = libc::RENAME_WHITEOUT | libc::RENAME_NOREPLACE;
+        let whiteout = |replace| RenameMode::Whiteout {
+            owner: caller.creds(),
+            replace,
+        };
+        let mode = match flags {
+            0 => RenameMode::Replace,
+            libc::RENAME_NOREPLACE => RenameMode::NoReplace,
+            libc::RENAME_EXCHANGE => RenameMode::Exchange,
+            libc::RENAME_WHITEOUT => whiteout(true),
+            WHITEOUT_NOREPLACE => whiteout(false),
+            _ => return Err(Refusal(libc::EINVAL)),
+        };
+        self.on(from.0, |old| {
+            let new = self.trees.place(to.0)?;
+            match Arc::ptr_eq(&old.fs, &new.fs) {
+                true => Ok(old.fs.rename(old.ino, from.1, new.ino, to.1, mode)?),
+                false => Err(STALE),
+            }
+        })
+    }
+
+    /// Calls `each` for the entries after a cookie until it returns false.
+    pub fn readdir(
+        &self,
+        dir: u64,
+        cookie: u64,
+        each: &mut dyn FnMut(EntryRef<'_>) -> bool,
+    ) -> Outcome<()> {
+        let dir = self.trees.place(dir)?.of_mounted()?;
+        Ok(dir.fs.readdir(dir.ino, cookie, each)?)
+    }
+
+    /// Like [`Ops::readdir`], with attributes. Takes a lookup reference to each inode for which
+    /// `each` returned true, except "." and "..".
+    pub fn readdir_plus(
+        &self,
+        dir: u64,
+        cookie: u64,
+        each: &mut dyn FnMut(EntryRef<'_>, &Found) -> bool,
+    ) -> Outcome<()> {
+        let _held = self.trees.hold_references();
+        let dir = self.trees.place(dir)?.of_mounted()?;
+        let mut left_out = None;
+        let listed = dir.fs.readdir_plus(dir.ino, cookie, &mut |entry, attr| {
+            let node = match entry.is_dots() {
+                true => attr.ino,
+                false => self.trees.node(attr.ino),
+            };
+            let fits = each(entry, &Found { node, attr: *attr });
+            if !fits && node != attr.ino {
+                left_out = Some(node);
+            }
+            fits
+        });
+        if let Some(node) = left_out {
+            self.trees.release(node);
+        }
+        Ok(listed?)
+    }
+}
+
+/// Whether an inode exists and has a name.
+pub(super) fn has_name(fs: &FileSystem, ino: u64) -> bool {
+    fs.getattr(ino).is_ok_and(|attr| attr.nlink > 0)
+}
+
+fn list(dir: &Place, name: &[u8]) -> Outcome<Option<Acl>> {
+    match dir.fs.getxattr(dir.ino, name) {
+        Ok(value) => Ok(Acl::parse(&value)),
+        Err(Error::NoAttribute | Error::Unsupported(_)) => Ok(None),
+        Err(e) => Err(e.into()),
+    }
+}
+
+/// Returns the mode of a new inode, and the access control lists that it inherits from its
+/// directory.
+fn inherit(dir: &Place, new: &NewEntry<'_>) -> Outcome<(u32, Inherited)> {
+    let Some(default) = list(dir, acl::DEFAULT)? else {
+        return Ok((new.mode & !new.umask, Inherited::default()));
+    };
+    let mut access = default.clone();
+    let mode = access.restrict(new.mode);
+    let is_dir = new.mode & libc::S_IFMT == libc::S_IFDIR;
+    let lists = Inherited {
+        access: (!access.is_minimal()).then(|| access.to_bytes()),
+        default: is_dir.then(|| default.to_bytes()),
+    };
+    Ok((mode, lists))
+}
+
+/// Creates an inode together with its inherited lists, atomically.
+fn make(dir: &Place, new: &NewEntry<'_>, mode: (u32, u64), lists: &Inherited) -> Outcome<Attr> {
+    let lists = [(acl::ACCESS, &lists.access), (acl::DEFAULT, &lists.default)];
+    let given: Vec<_> = lists
+        .iter()
+        .filter_map(|(name, list)| Some((*name, list.as_deref()?)))
+        .collect();
+    let creds = new.caller.creds();
+    Ok(dir.fs.make_with(dir.ino, new.name, mode, creds, &given)?)
+}

@@ -1,0 +1,209 @@
+//! Another tree takes the place of the mounted one: a branch was published onto it, or it was
+//! restored.
+//!
+//! The engine gives the branch's name to another root, and the old one refuses changes from then on.
+//! Operations that are refused so wait here until the mount has switched to the new tree, and are
+//! repeated there. What differs between both trees decides which inodes go on, and what the kernel is
+//! told to forget; see docs/internals/replacing.md.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+use cairnfs::format::ROOT_INO;
+use cairnfs::fs::FileSystem;
+use cairnfs::{ChangedInode, Error, Succession};
+
+use crate::ops::{Kernel, Ops};
+use crate::options::WriteMode;
+
+/// What the kernel is to forget after a switch.
+#[derive(Default)]
+struct Stale {
+    /// Names, with the nodes of their directories.
+    names: BTreeSet<(u64, Vec<u8>)>,
+    /// Directories whose listings and attributes differ.
+    listings: Vec<u64>,
+    /// Other nodes whose attributes differ.
+    attributes: Vec<u64>,
+}
+
+impl Ops {
+    /// Id of the root that is mounted.
+    pub(crate) fn root_id(&self) -> u32 {
+        self.trees.mounted().root_id()
+    }
+
+    /// Name of the branch that is mounted; `None` for a tree that cannot change, and for one that has
+    /// lost its name.
+    pub(crate) fn branch(&self) -> Option<String> {
+        let root = self.trees.mounted().root_info()?;
+        root.name.filter(|_| root.writable)
+    }
+
+    /// Id of the root that has a name.
+    pub(crate) fn root_named(&self, name: &str) -> Option<u32> {
+        let roots = self.trees.mounted().roots().into_iter();
+        let mut named = roots.filter(|root| root.name.as_deref() == Some(name));
+        named.next().map(|root| root.id)
+    }
+
+    /// Runs `change`, which may give the name of the mounted branch to another root. If it does, and
+    /// `is_free` returns true for the id of that root, the mount is one of that root when this
+    /// returns, and the kernel has forgotten what differs. Must not be called in an event loop, and
+    /// `change` must not need the kernel.
+    ///
+    /// # Errors
+    /// The mount stays with the tree of before, which refuses changes: the new one is in use by
+    /// another mount, or cannot be compared with the old one.
+    pub fn replacing<R>(
+        &self,
+        change: impl FnOnce() -> R,
+        is_free: impl FnOnce(u32) -> bool,
+    ) -> (R, Result<(), Error>) {
+        let replacement = self.trees.begin();
+        let branch = self.branch();
+        let result = change();
+        let stale = branch.map_or(Ok(None), |branch| self.follow(&branch, is_free));
+        drop(replacement);
+        let told = stale.map(|stale| {
+            if let (Some(stale), Some(kernel)) = (stale, self.kernel.get()) {
+                stale.tell(&**kernel);
+            }
+        });
+        (result, told)
+    }
+
+    /// Switches to the root that has the name of the branch now, if it is another one.
+    fn follow(
+        &self,
+        branch: &str,
+        is_free: impl FnOnce(u32) -> bool,
+    ) -> Result<Option<Stale>, Error> {
+        let old = self.trees.mounted();
+        if !old.is_replaced() {
+            return Ok(None);
+        }
+        let new = old.open_named(branch)?;
+        if !is_free(new.root_id()) {
+            return Err(Error::Busy(
+                "the branch that was published is mounted itself",
+            ));
+        }
+        let succession = Succession::new(&old, &new)?;
+        self.switch(&old, &new, &succession).map(Some)
+    }
+
+    fn switch(
+        &self,
+        old: &FileSystem,
+        new: &Arc<FileSystem>,
+        succession: &Succession,
+    ) -> Result<Stale, Error> {
+        let goes_on = |changed: &ChangedInode| self.goes_on(changed);
+        // The long part before operations are held up; what they looked up meanwhile is done then.
+        let mut left_behind = BTreeSet::new();
+        let mut names = self.names(old, succession, &mut left_behind)?;
+        let exclusive = self.trees.exclude_references();
+        names.extend(self.names(old, succession, &mut left_behind)?);
+        let listed = |has: fn(&ChangedInode) -> bool| {
+            let changed = succession.inodes();
+            let listed = changed.filter(move |(ino, changed)| {
+                has(changed) && goes_on(changed) && (*ino == ROOT_INO || old.uses(*ino) > 0)
+            });
+            listed.map(|(ino, _)| self.trees.known(ino))
+        };
+        let forget =
+            || listed(|inode| inode.list_added).for_each(|node| self.forget_attributes(node));
+        let left = self.lists.switch(forget, || {
+            let lost = listed(|inode| inode.list_removed).collect();
+            let moves = |ino| succession.of(ino).is_none_or(goes_on);
+            (self.trees.switch(&exclusive, new, moves), lost)
+        });
+        let roots = (old.root_id(), new.root_id());
+        self.losses.switch(roots, |ino| !left.contains_key(&ino));
+        drop(exclusive);
+        Ok(self.stale(new, succession, names, &left))
+    }
+
+    /// Whether the node of a changed inode goes on with the new tree. That of a file with other
+    /// contents does not: what has it open would read both. With the writeback cache the kernel takes
+    /// size and times of a file from nobody, so those of a file that goes on must be the same.
+    ///
+    /// If it has got a list, the kernel is told within the switch, and waits if it just evicts the
+    /// inode: for a file that may be until its data was written, which needs operations that wait for
+    /// the switch. So only directories go on then.
+    fn goes_on(&self, changed: &ChangedInode) -> bool {
+        let times = changed.times && self.write == WriteMode::Back;
+        let differs = changed.contents || times || changed.list_added;
+        !changed.is_gone && (changed.is_dir || !differs)
+    }
+
+    /// The names of inodes in use that do not go on, without those that were `found` before.
+    fn names(
+        &self,
+        old: &FileSystem,
+        succession: &Succession,
+        found: &mut BTreeSet<u64>,
+    ) -> Result<Vec<(u64, Vec<u8>)>, Error> {
+        let changed = succession.inodes();
+        let wanted: BTreeSet<u64> = changed
+            .filter(|(_, changed)| !changed.is_dir && !self.goes_on(changed))
+            .map(|(ino, _)| ino)
+            .filter(|ino| !found.contains(ino) && old.uses(*ino) > 0)
+            .collect();
+        if wanted.is_empty() {
+            return Ok(Vec::new());
+        }
+        found.extend(&wanted);
+        let mut known = old.inodes_in_use();
+        known.push(ROOT_INO);
+        succession.names(wanted, &known)
+    }
+
+    /// What the kernel is to forget; `left` has the nodes of the inodes that did not go on.
+    fn stale(
+        &self,
+        new: &FileSystem,
+        succession: &Succession,
+        names: Vec<(u64, Vec<u8>)>,
+        left: &HashMap<u64, u64>,
+    ) -> Stale {
+        let mut stale = Stale::default();
+        let node = |ino: u64| match left.get(&ino) {
+            Some(node) => Some(*node),
+            None if ino == ROOT_INO || new.uses(ino) > 0 => Some(self.trees.known(ino)),
+            None => None,
+        };
+        let entries = succession.entries();
+        let entries = entries.map(|(dir, name)| (dir, name.to_vec()));
+        for (dir, name) in entries.chain(names) {
+            stale.names.extend(node(dir).map(|dir| (dir, name)));
+        }
+        for (ino, changed) in succession.inodes() {
+            let Some(node) = node(ino).filter(|_| !left.contains_key(&ino)) else {
+                continue;
+            };
+            match changed.is_dir {
+                true => stale.listings.push(node),
+                false => stale.attributes.push(node),
+            }
+        }
+        stale
+    }
+}
+
+impl Stale {
+    /// Tells the kernel. Names come first: for each of them it waits for operations in the directory,
+    /// so that no listing from before is cached behind the invalidation of the directory.
+    fn tell(&self, kernel: &dyn Kernel) {
+        for (dir, name) in &self.names {
+            kernel.forget_name(*dir, name);
+        }
+        for node in &self.listings {
+            kernel.fetch_dirty(*node, 0);
+        }
+        for node in &self.attributes {
+            kernel.forget_attributes(*node);
+        }
+    }
+}

@@ -1,0 +1,307 @@
+//! Which tree of files, and which inode of it, a node id of the kernel means.
+//!
+//! Normally a node id is the number of an inode of the mounted tree. When that tree is replaced by
+//! another one ([`Trees::switch`]), ids of inodes that go on mean the new tree from then on. The id of
+//! an inode that does not stays *bound* to the old tree, as long as the kernel has references to it;
+//! if the new tree has an inode of that number, it gets an id of its own, which no inode number
+//! reaches. Knows the engine's handles, and neither operations nor the kernel.
+//!
+//! Invariants:
+//! - Each inode of each tree has at most one id at a time, so the uses that the engine counts for it
+//!   are the kernel's references to that id.
+//! - A bound id has uses, or an operation that holds references is about to take or release one.
+//! - A tree that was replaced is open as long as ids are bound to it, and no longer.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::Arc;
+
+use cairnfs::device::waiting;
+use cairnfs::fs::FileSystem;
+use parking_lot::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use crate::convert::Refusal;
+use crate::losses::File;
+use crate::ops::Outcome;
+
+/// The first id that is not the number of an inode: the engine's counter does not get there.
+const FIRST_APART: u64 = 1 << 63;
+
+/// The answer for an inode that only a replaced tree has.
+pub(crate) const STALE: Refusal = Refusal(libc::ESTALE);
+
+/// An inode of a tree.
+pub(crate) struct Place {
+    pub fs: Arc<FileSystem>,
+    pub ino: u64,
+    /// Whether the tree was the mounted one when this was looked up.
+    pub mounted: bool,
+    /// Whether the id is bound.
+    pub bound: bool,
+}
+
+impl Place {
+    /// The file, for the record of losses.
+    pub fn file(&self) -> File {
+        (self.fs.root_id(), self.ino)
+    }
+
+    /// The inode, if it is one of the mounted tree.
+    ///
+    /// # Errors
+    /// `ESTALE`: of a replaced tree only what the kernel knows is used.
+    pub fn of_mounted(self) -> Outcome<Self> {
+        match self.mounted {
+            true => Ok(self),
+            false => Err(STALE),
+        }
+    }
+}
+
+struct Bound {
+    fs: Arc<FileSystem>,
+    ino: u64,
+}
+
+struct Table {
+    mounted: Arc<FileSystem>,
+    /// The inodes of ids that are not the number of an inode of the mounted tree.
+    bound: HashMap<u64, Bound>,
+    /// The ids of inodes of the mounted tree that are not their numbers.
+    apart: HashMap<u64, u64>,
+    /// The next id that is given to one.
+    next: u64,
+}
+
+/// The trees of a mount.
+pub(crate) struct Trees {
+    /// Locked for moments only.
+    table: RwLock<Table>,
+    /// Held shared by operations that take or release references. It is not held while an operation
+    /// waits for a replacement.
+    references: RwLock<()>,
+    turn: Turn,
+}
+
+/// Replacements, one at a time.
+#[derive(Default)]
+struct Turn {
+    one: Mutex<()>,
+    under_way: Mutex<bool>,
+    ended: Condvar,
+}
+
+/// A replacement that is under way.
+pub(crate) struct Replacement<'a> {
+    turn: &'a Turn,
+    _one: MutexGuard<'a, ()>,
+}
+
+impl Drop for Replacement<'_> {
+    fn drop(&mut self) {
+        *self.turn.under_way.lock() = false;
+        self.turn.ended.notify_all();
+    }
+}
+
+/// Excludes operations that take or release references.
+pub(crate) struct NoReferences<'a>(#[expect(dead_code, reason = "held")] RwLockWriteGuard<'a, ()>);
+
+impl Trees {
+    pub fn new(mounted: Arc<FileSystem>) -> Self {
+        Self {
+            table: RwLock::new(Table {
+                mounted,
+                bound: HashMap::new(),
+                apart: HashMap::new(),
+                next: FIRST_APART,
+            }),
+            references: RwLock::default(),
+            turn: Turn::default(),
+        }
+    }
+
+    /// The mounted tree.
+    pub fn mounted(&self) -> Arc<FileSystem> {
+        Arc::clone(&self.table.read().mounted)
+    }
+
+    /// What an id means.
+    ///
+    /// # Errors
+    /// `ESTALE` for an id apart that is not bound: one from a file handle.
+    pub fn place(&self, node: u64) -> Outcome<Place> {
+        let table = self.table.read();
+        match table.bound.get(&node) {
+            None if node >= FIRST_APART => Err(STALE),
+            None => Ok(Place {
+                fs: Arc::clone(&table.mounted),
+                ino: node,
+                mounted: true,
+                bound: false,
+            }),
+            Some(bound) => Ok(Place {
+                fs: Arc::clone(&bound.fs),
+                ino: bound.ino,
+                mounted: Arc::ptr_eq(&bound.fs, &table.mounted),
+                bound: true,
+            }),
+        }
+    }
+
+    /// The id of an inode of the mounted tree to which a reference was taken. The caller holds
+    /// references.
+    pub fn node(&self, ino: u64) -> u64 {
+        {
+            let table = self.table.read();
+            if table.bound.is_empty() {
+                return ino;
+            }
+            if let Some(node) = table.apart.get(&ino) {
+                return *node;
+            }
+            if !table.bound.contains_key(&ino) {
+                return ino;
+            }
+        }
+        let mut table = self.table.write();
+        let Table {
+            mounted,
+            bound,
+            apart,
+            next,
+        } = &mut *table;
+        match apart.entry(ino) {
+            Entry::Occupied(node) => *node.get(),
+            // It was released meanwhile.
+            Entry::Vacant(_) if !bound.contains_key(&ino) => ino,
+            Entry::Vacant(place) => {
+                let node = *next;
+                *next += 1;
+                let fs = Arc::clone(mounted);
+                bound.insert(node, Bound { fs, ino });
+                *place.insert(node)
+            }
+        }
+    }
+
+    /// The id that the kernel knows an inode of the mounted tree by, if it knows it.
+    pub fn known(&self, ino: u64) -> u64 {
+        self.table.read().apart.get(&ino).copied().unwrap_or(ino)
+    }
+
+    /// Ends the binding of an id to whose inode there are no references. The caller holds references.
+    pub fn release(&self, node: u64) {
+        let mut table = self.table.write();
+        let unused = |bound: &Bound| bound.fs.uses(bound.ino) == 0;
+        let released = match table.bound.get(&node).is_some_and(unused) {
+            true => table.bound.remove(&node),
+            false => None,
+        };
+        if let Some(bound) = &released
+            && table.apart.get(&bound.ino) == Some(&node)
+        {
+            table.apart.remove(&bound.ino);
+        }
+        drop(table);
+        // Closes the tree if this was its last id, without a lock.
+        drop(released);
+    }
+
+    /// The ids of all inodes that the kernel has references to.
+    pub fn nodes(&self) -> Vec<u64> {
+        let (mounted, mut nodes, apart) = {
+            let table = self.table.read();
+            let nodes: Vec<u64> = table.bound.keys().copied().collect();
+            (Arc::clone(&table.mounted), nodes, table.apart.clone())
+        };
+        let plain = mounted.inodes_in_use().into_iter();
+        nodes.extend(plain.filter(|ino| !apart.contains_key(ino)));
+        nodes
+    }
+
+    /// Number of ids that are bound.
+    pub fn bound(&self) -> usize {
+        self.table.read().bound.len()
+    }
+
+    /// The tree of a root, if it is mounted or ids are bound to it.
+    pub fn of_root(&self, root: u32) -> Option<Arc<FileSystem>> {
+        let table = self.table.read();
+        let bound = table.bound.values().map(|bound| &bound.fs);
+        let mut all = std::iter::once(&table.mounted).chain(bound);
+        all.find(|fs| fs.root_id() == root).map(Arc::clone)
+    }
+
+    /// Held by an operation that takes or releases references, from before it looks up what its ids
+    /// mean, until it knows the ids of its result.
+    pub fn hold_references(&self) -> RwLockReadGuard<'_, ()> {
+        self.references.read()
+    }
+
+    /// Excludes operations that take or release references; waits for those in progress.
+    pub fn exclude_references(&self) -> NoReferences<'_> {
+        NoReferences(self.references.write())
+    }
+
+    /// Begins a replacement; waits for the end of an earlier one. Operations that the mounted tree
+    /// refuses because it was replaced wait for its end.
+    pub fn begin(&self) -> Replacement<'_> {
+        let one = self.turn.one.lock();
+        *self.turn.under_way.lock() = true;
+        Replacement {
+            turn: &self.turn,
+            _one: one,
+        }
+    }
+
+    /// Whether an operation that was refused with `ESTALE` is to be repeated, because another tree is
+    /// mounted now. Waits for the end of a replacement that is under way.
+    ///
+    /// # Errors
+    /// The thread must not wait.
+    pub fn is_superseded(&self, place: &Place) -> Outcome<bool> {
+        if !place.mounted || !place.fs.is_replaced() {
+            return Ok(false);
+        }
+        let mut under_way = self.turn.under_way.lock();
+        if *under_way {
+            waiting::before()?;
+        }
+        while *under_way {
+            self.turn.ended.wait(&mut under_way);
+        }
+        drop(under_way);
+        Ok(!Arc::ptr_eq(&self.mounted(), &place.fs))
+    }
+
+    /// Mounts another tree, in which the inodes go on for which `goes_on` returns true. The others,
+    /// and those without links, stay with the tree of before. Returns their numbers and ids.
+    pub fn switch(
+        &self,
+        _exclusive: &NoReferences<'_>,
+        new: &Arc<FileSystem>,
+        goes_on: impl FnMut(u64) -> bool,
+    ) -> HashMap<u64, u64> {
+        // Nobody looks at uses meanwhile, so only the exchange needs the table.
+        let old = self.mounted();
+        let stay = old.move_uses(new, goes_on);
+        let mut table = self.table.write();
+        table.mounted = Arc::clone(new);
+        let mut apart = std::mem::take(&mut table.apart);
+        let stay: HashMap<u64, u64> = stay
+            .into_iter()
+            .map(|ino| (ino, apart.remove(&ino).unwrap_or(ino)))
+            .collect();
+        for (ino, node) in &stay {
+            let (fs, ino) = (Arc::clone(&old), *ino);
+            table.bound.insert(*node, Bound { fs, ino });
+        }
+        for (ino, node) in &apart {
+            let (fs, ino) = (Arc::clone(new), *ino);
+            table.bound.insert(*node, Bound { fs, ino });
+        }
+        table.apart = apart;
+        stay
+    }
+}

@@ -1,0 +1,632 @@
+//! The mounted tree is replaced by another one, through the operations of a mount and without a
+//! kernel: which inodes go on, what is read and refused through the others, and what the kernel is
+//! told to forget.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use cairnfs::acl::ACCESS;
+use cairnfs::device::waiting;
+use cairnfs::types::SetAttr;
+use cairnfs::{PublishOptions, Volume};
+use cairnfs_fuse::control;
+use cairnfs_fuse::convert::Refusal;
+use cairnfs_fuse::ops::{Caller, Found, Kernel, NewEntry, Ops};
+use cairnfs_fuse::options::WriteMode;
+use cairnfs_fuse::status::Transport;
+
+const ROOT: Caller = Caller {
+    uid: 0,
+    gid: 0,
+    pid: 0,
+};
+
+const STALE: Refusal = Refusal(libc::ESTALE);
+
+/// Inode numbers are smaller.
+const APART: u64 = 1 << 63;
+
+/// What a kernel is told.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum Told {
+    Name(u64, String),
+    Attributes(u64),
+    Pages(u64),
+}
+
+struct Recorder(Arc<Mutex<Vec<Told>>>);
+
+impl Recorder {
+    fn told(&self, what: Told) {
+        self.0.lock().unwrap().push(what);
+    }
+}
+
+impl Kernel for Recorder {
+    fn forget_attributes(&self, node: u64) {
+        self.told(Told::Attributes(node));
+    }
+    fn forget_name(&self, dir: u64, name: &[u8]) {
+        self.told(Told::Name(dir, String::from_utf8_lossy(name).into_owned()));
+    }
+    fn fetch_dirty(&self, node: u64, _offset: u64) {
+        self.told(Told::Pages(node));
+    }
+    fn transport(&self) -> Transport {
+        Transport::default()
+    }
+}
+
+/// A volume whose branch `main` is mounted, and another handle to it.
+struct Stand {
+    volume: Volume,
+    ops: Ops,
+    told: Arc<Mutex<Vec<Told>>>,
+}
+
+impl Stand {
+    fn new(fill: impl FnOnce(&Volume)) -> Self {
+        Self::with(WriteMode::Through, fill)
+    }
+
+    fn with(write: WriteMode, fill: impl FnOnce(&Volume)) -> Self {
+        let main = Volume::in_memory(64 << 20).unwrap();
+        fill(&main);
+        // Only the mount has the branch open.
+        let volume = main.branch("aside").unwrap();
+        drop(main);
+        let fs = volume.file_system().open_named("main").unwrap();
+        let ops = Ops::new(fs, Path::new("test"), write);
+        let told = Arc::default();
+        ops.connect(Box::new(Recorder(Arc::clone(&told))));
+        Self { volume, ops, told }
+    }
+
+    fn look_up(&self, dir: u64, name: &str) -> Option<Found> {
+        self.ops.lookup(dir, name.as_bytes()).unwrap()
+    }
+
+    /// The node of a path; the kernel has one reference to each part of it more.
+    fn node(&self, path: &str) -> u64 {
+        let look_up = |dir, name| self.look_up(dir, name).unwrap().node;
+        path.split('/').fold(1, look_up)
+    }
+
+    fn read(&self, node: u64) -> String {
+        let mut buf = vec![0; 1 << 16];
+        let len = self.ops.read(node, 0, &mut buf).unwrap();
+        String::from_utf8(buf[..len].to_vec()).unwrap()
+    }
+
+    fn write(&self, node: u64, text: &str) -> Result<usize, Refusal> {
+        self.ops.write(node, 0, text.as_bytes(), None)
+    }
+
+    /// A branch of the mounted one, to be published.
+    fn work(&self) -> Volume {
+        let main = self.volume.open_branch("main").unwrap();
+        main.branch("work").unwrap()
+    }
+
+    /// Publishes `work`; returns what the kernel was told, and whether there was a merge.
+    fn publish(&self, work: Volume) -> (Vec<Told>, bool) {
+        drop(work);
+        let options = PublishOptions::default();
+        let publish = || self.volume.publish("work", &options).unwrap();
+        let (published, followed) = self.ops.replacing(publish, |_| true);
+        followed.unwrap();
+        assert!(published.conflicts.is_empty() && published.kept.is_some());
+        (
+            std::mem::take(&mut self.told.lock().unwrap()),
+            published.merged,
+        )
+    }
+
+    fn restore(&self, reference: &str) -> Vec<Told> {
+        let restore = || self.volume.restore(reference, "main", &[]).unwrap();
+        let (_, followed) = self.ops.replacing(restore, |_| true);
+        followed.unwrap();
+        std::mem::take(&mut self.told.lock().unwrap())
+    }
+
+    fn dirs(names: &[(u64, &str)], dirs: &[u64]) -> Vec<Told> {
+        let names = names
+            .iter()
+            .map(|(dir, name)| Told::Name(*dir, (*name).into()));
+        let dirs = dirs.iter().map(|dir| Told::Pages(*dir));
+        names.chain(dirs).collect()
+    }
+}
+
+#[test]
+fn unchanged_inodes_go_on_and_changed_ones_stay_readable() {
+    let stand = Stand::new(|main| {
+        main.create_dir("d").unwrap();
+        main.write("d/same", "same").unwrap();
+        main.write("d/changed", "before").unwrap();
+        main.write("untouched", "untouched").unwrap();
+    });
+    let (same, changed) = (stand.node("d/same"), stand.node("d/changed"));
+    let d = stand.node("d");
+    let work = stand.work();
+    work.write("d/changed", "after it").unwrap();
+    let (told, merged) = stand.publish(work);
+    assert!(!merged);
+    // The entry is the same, and nevertheless leads to another node.
+    assert_eq!(told, [Told::Name(d, "changed".into())]);
+
+    assert_eq!(stand.read(changed), "before", "open since before");
+    assert_eq!(stand.write(changed, "x"), Err(STALE));
+    assert_eq!(
+        stand
+            .ops
+            .setattr(ROOT, changed, SetAttr::default())
+            .map(drop),
+        Err(STALE)
+    );
+    let now = stand.look_up(d, "changed").unwrap();
+    assert!(now.node >= APART && now.attr.ino == changed);
+    assert_eq!(stand.read(now.node), "after it");
+    assert_eq!(stand.write(now.node, "again it"), Ok(8));
+    assert_eq!(stand.node("d/same"), same);
+    assert_eq!(stand.write(same, "SAME"), Ok(4));
+    let main = stand.volume.open_branch("main").unwrap();
+    assert_eq!(main.read("d/same").unwrap(), b"SAME");
+    assert_eq!(main.read("d/changed").unwrap(), b"again it");
+    drop(main);
+
+    // Both ids end with their last references, and the file has its number as the id again.
+    assert_eq!(stand.ops.bound_nodes(), 2);
+    stand.ops.forget(changed, 1);
+    assert_eq!(stand.ops.bound_nodes(), 1);
+    assert_eq!(stand.look_up(d, "changed").unwrap().node, now.node);
+    stand.ops.forget(now.node, 2);
+    assert_eq!(stand.ops.bound_nodes(), 0);
+    assert_eq!(stand.look_up(d, "changed").unwrap().node, changed);
+}
+
+/// The references to what goes on are references to the inodes of the new tree.
+#[test]
+fn open_file_outlives_its_name_in_the_new_tree() {
+    let stand = Stand::new(|main| main.write("f", "contents").unwrap());
+    let f = stand.node("f");
+    let work = stand.work();
+    work.write("other", "").unwrap();
+    stand.publish(work);
+    stand.ops.unlink(1, b"f").unwrap();
+    assert_eq!(stand.write(f, "CON"), Ok(3));
+    assert_eq!(stand.read(f), "CONtents");
+    assert!(stand.ops.forget(f, 1).is_none());
+    assert!(stand.ops.getattr(f, false).is_err());
+}
+
+/// Lookups and forgets that run while trees are replaced leave no reference behind, and none is
+/// given back that was not taken.
+#[test]
+fn references_balance_through_replacements() {
+    const NAMES: [&str; 4] = ["same", "changed", "comes", "d"];
+    let stand = Stand::new(|main| {
+        main.write("same", "same").unwrap();
+        main.write("changed", "0").unwrap();
+        main.create_dir("d").unwrap();
+    });
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let users: Vec<_> = (0..3)
+            .map(|user| {
+                let (stand, stop) = (&stand, &stop);
+                scope.spawn(move || {
+                    for at in (user..).take_while(|_| !stop.load(Ordering::Relaxed)) {
+                        if let Some(found) = stand.look_up(1, NAMES[at % NAMES.len()]) {
+                            assert!(stand.ops.getattr(found.node, false).is_ok());
+                            stand.ops.forget(found.node, 1);
+                        }
+                        let mut listed = Vec::new();
+                        let list = stand.ops.readdir_plus(1, 0, &mut |entry, found| {
+                            if !entry.is_dots() && listed.len() < at % 5 {
+                                listed.push(found.node);
+                                return true;
+                            }
+                            entry.is_dots()
+                        });
+                        list.unwrap();
+                        listed
+                            .into_iter()
+                            .for_each(|node| drop(stand.ops.forget(node, 1)));
+                    }
+                })
+            })
+            .collect();
+        for round in 0..100 {
+            let work = stand.work();
+            work.write("changed", format!("{round}")).unwrap();
+            match round % 2 {
+                0 => work.write("comes", "and goes").unwrap(),
+                _ => work.remove_file("comes").unwrap(),
+            }
+            stand.publish(work);
+        }
+        stop.store(true, Ordering::Relaxed);
+        users.into_iter().for_each(|user| user.join().unwrap());
+    });
+    assert_eq!(stand.ops.bound_nodes(), 0);
+    let main = stand.volume.open_branch("main").unwrap();
+    assert!(main.file_system().inodes_in_use().is_empty());
+}
+
+/// As long as the kernel knows an inode of it, a tree that was replaced is in use, and no longer.
+#[test]
+fn replaced_tree_is_closed_with_its_last_node() {
+    let stand = Stand::new(|main| main.write("f", "1").unwrap());
+    let f = stand.node("f");
+    let work = stand.work();
+    work.write("f", "22").unwrap();
+    stand.publish(work);
+    let roots = stand.volume.roots();
+    let kept = roots.iter().filter_map(|root| root.name.clone());
+    let kept = kept.filter(|name| name.starts_with("main.undo-"));
+    let kept: Vec<String> = kept.collect();
+    let [kept] = &kept[..] else {
+        panic!("{kept:?}");
+    };
+    let busy = stand.volume.drop_root(kept).unwrap_err();
+    assert_eq!(busy.errno(), libc::EBUSY);
+    stand.ops.forget(f, 1);
+    stand.volume.drop_root(kept).unwrap();
+}
+
+#[test]
+fn names_that_differ_are_forgotten() {
+    let stand = Stand::new(|main| {
+        for dir in ["d", "moved", "gone", "unknown"] {
+            main.create_dir(dir).unwrap();
+        }
+        for file in ["d/removed", "d/renamed", "moved/f", "gone/f", "unknown/f"] {
+            main.write(file, file).unwrap();
+        }
+        main.write("d/replaced", "1").unwrap();
+    });
+    let d = stand.node("d");
+    for path in ["d/removed", "d/renamed", "d/replaced"] {
+        stand.node(path);
+    }
+    let (moved, f) = (stand.node("moved"), stand.node("moved/f"));
+    let (gone, gone_f) = (stand.node("gone"), stand.node("gone/f"));
+    assert!(stand.look_up(d, "added").is_none());
+    let work = stand.work();
+    work.remove_file("d/removed").unwrap();
+    work.rename("d/renamed", "d/new name").unwrap();
+    work.write("d/added", "added").unwrap();
+    work.write("d/other", "2").unwrap();
+    work.rename("d/other", "d/replaced").unwrap();
+    work.rename("moved", "d/moved").unwrap();
+    work.remove_dir_all("gone").unwrap();
+    work.remove_file("unknown/f").unwrap();
+    let (mut told, _) = stand.publish(work);
+    told.retain(|told| !matches!(told, Told::Attributes(_)));
+    let names = [
+        (1, "gone"),
+        (1, "moved"),
+        (d, "added"),
+        (d, "moved"),
+        (d, "new name"),
+        (d, "removed"),
+        (d, "renamed"),
+        (d, "replaced"),
+        (gone, "f"),
+    ];
+    assert_eq!(told, Stand::dirs(&names, &[1, d, moved]));
+    assert!(stand.look_up(d, "added").is_some());
+    assert!(stand.look_up(d, "removed").is_none());
+    assert_eq!(stand.node("d/moved"), moved, "a working directory goes on");
+    assert_eq!(stand.node("d/moved/f"), f);
+    // What is gone can be looked at, and nothing is found in it.
+    assert_eq!(stand.read(gone_f), "gone/f");
+    assert!(stand.ops.getattr(gone, false).is_ok());
+    assert_eq!(stand.ops.lookup(gone, b"f"), Err(STALE));
+    assert_eq!(stand.ops.unlink(gone, b"f"), Err(STALE));
+    let new = NewEntry {
+        caller: ROOT,
+        dir: gone,
+        name: b"new",
+        mode: libc::S_IFREG,
+        umask: 0,
+    };
+    assert_eq!(stand.ops.mknod(new, 0), Err(STALE));
+}
+
+#[test]
+fn all_names_of_a_changed_file_are_forgotten() {
+    let stand = Stand::new(|main| {
+        main.create_dir("d").unwrap();
+        main.write("f", "1").unwrap();
+        main.hard_link("f", "d/link").unwrap();
+        main.hard_link("f", "d/link 2").unwrap();
+    });
+    let d = stand.node("d");
+    stand.node("f");
+    let work = stand.work();
+    work.write("f", "22").unwrap();
+    let (told, _) = stand.publish(work);
+    assert_eq!(
+        told,
+        Stand::dirs(&[(1, "f"), (d, "link"), (d, "link 2")], &[])
+    );
+}
+
+/// With the writeback cache the kernel takes times of a file from nobody.
+#[test]
+fn changed_attributes_alone_leave_a_file_open() {
+    for (write, goes_on) in [(WriteMode::Through, true), (WriteMode::Back, false)] {
+        let stand = Stand::with(write, |main| main.write("f", "1").unwrap());
+        let f = stand.node("f");
+        let work = stand.work();
+        work.chown("f", Some(5), None).unwrap();
+        let (told, _) = stand.publish(work);
+        let expected = match goes_on {
+            true => Told::Attributes(f),
+            false => Told::Name(1, "f".into()),
+        };
+        assert_eq!(told, [expected]);
+        assert_eq!(stand.node("f") == f, goes_on);
+        assert_eq!(stand.look_up(1, "f").unwrap().uid, 5);
+        assert_eq!(stand.write(f, "2").is_ok(), goes_on);
+    }
+}
+
+#[test]
+fn merge_and_restore_keep_what_they_do_not_change() {
+    let stand = Stand::new(|main| {
+        main.write("ours", "1").unwrap();
+        main.write("theirs", "1").unwrap();
+        main.write("same", "1").unwrap();
+        main.snapshot("s").unwrap();
+    });
+    let nodes = ["ours", "theirs", "same"].map(|name| stand.node(name));
+    let [ours, theirs, same] = nodes;
+    let work = stand.work();
+    work.write("theirs", "22").unwrap();
+    stand.write(ours, "2").unwrap();
+    let (told, merged) = stand.publish(work);
+    assert!(merged);
+    assert!(told.contains(&Told::Name(1, "theirs".into())), "{told:?}");
+    for node in [ours, same] {
+        stand.write(node, "3").unwrap();
+    }
+    assert_eq!(stand.write(theirs, "3"), Err(STALE));
+    assert_eq!(stand.read(stand.node("theirs")), "22");
+    // `same` was written, so it is another one in the snapshot.
+    let told = stand.restore("s");
+    let names = [(1, "ours"), (1, "same"), (1, "theirs")];
+    let told_names: Vec<Told> = told
+        .iter()
+        .filter(|t| matches!(t, Told::Name(..)))
+        .cloned()
+        .collect();
+    assert_eq!(told_names, Stand::dirs(&names, &[]));
+    for name in ["ours", "theirs", "same"] {
+        assert_eq!(stand.read(stand.node(name)), "1", "{name}");
+    }
+    assert_eq!(
+        (stand.read(ours), stand.read(same)),
+        ("3".into(), "3".into())
+    );
+    assert_eq!(stand.read(theirs), "1", "of the first tree, still");
+}
+
+#[test]
+fn unlinked_open_file_is_readable_and_refuses_changes() {
+    let stand = Stand::new(|main| main.write("f", "contents").unwrap());
+    let f = stand.node("f");
+    stand.ops.unlink(1, b"f").unwrap();
+    let work = stand.work();
+    work.write("other", "").unwrap();
+    stand.publish(work);
+    assert_eq!(stand.read(f), "contents");
+    assert_eq!(stand.write(f, "x"), Err(STALE));
+    assert_eq!(stand.ops.bound_nodes(), 1);
+    assert!(stand.ops.forget(f, 1).is_none());
+    assert_eq!(stand.ops.bound_nodes(), 0);
+}
+
+/// What the branch's mount refuses between the change of roots and the switch waits for the switch.
+#[test]
+fn operations_wait_for_the_switch() {
+    enum Seen {
+        Waits,
+        Ends,
+    }
+    let stand = Stand::new(|main| {
+        main.write("f", "before").unwrap();
+        main.write("changed", "before").unwrap();
+    });
+    let (f, changed) = (stand.node("f"), stand.node("changed"));
+    stand.work().write("changed", "after").unwrap();
+    let stand = &stand;
+    thread::scope(|scope| {
+        let (seen, sees) = channel();
+        let change = || {
+            stand
+                .volume
+                .publish("work", &PublishOptions::default())
+                .unwrap();
+            [f, changed].map(|node| {
+                let (waits, ends) = (seen.clone(), seen.clone());
+                let writer = scope.spawn(move || {
+                    waiting::announce(move || waits.send(Seen::Waits).unwrap());
+                    let written = stand.write(node, "during");
+                    let made = stand.ops.mknod(
+                        NewEntry {
+                            caller: ROOT,
+                            dir: 1,
+                            name: format!("new{node}").as_bytes(),
+                            mode: libc::S_IFREG,
+                            umask: 0,
+                        },
+                        0,
+                    );
+                    let _ = ends.send(Seen::Ends);
+                    (written, made.is_ok())
+                });
+                match sees.recv().unwrap() {
+                    Seen::Waits => {}
+                    Seen::Ends => panic!("it was refused"),
+                }
+                writer
+            })
+        };
+        let (writers, followed) = stand.ops.replacing(change, |_| true);
+        followed.unwrap();
+        let [same, changed] = writers.map(|writer| writer.join().unwrap());
+        assert_eq!(same, (Ok(6), true));
+        assert_eq!(changed, (Err(STALE), true));
+    });
+    assert_eq!(stand.read(stand.node("f")), "during");
+}
+
+/// Outside of a replacement a tree that has lost its name refuses changes at once.
+#[test]
+fn replacement_behind_the_mount_is_refused() {
+    let stand = Stand::new(|main| main.write("f", "1").unwrap());
+    let f = stand.node("f");
+    stand.work().write("g", "2").unwrap();
+    stand
+        .volume
+        .publish("work", &PublishOptions::default())
+        .unwrap();
+    assert_eq!(stand.write(f, "2"), Err(STALE));
+    assert_eq!(stand.read(f), "1");
+}
+
+#[test]
+fn lost_data_of_a_changed_file_is_reported_once() {
+    let stand = Stand::new(|main| {
+        main.write("f", "1").unwrap();
+        main.write("same", "1").unwrap();
+    });
+    let (f, same) = (stand.node("f"), stand.node("same"));
+    let work = stand.work();
+    work.write("f", "22").unwrap();
+    stand.publish(work);
+    assert_eq!(stand.ops.write_cached(same, 0, b"x", None), Ok(1));
+    assert_eq!(stand.ops.write_cached(f, 0, b"x", None), Err(STALE));
+    // The file that the mounted tree has under this number has lost nothing.
+    let now = stand.node("f");
+    stand.write(now, "333").unwrap();
+    stand.ops.forget(f, 1);
+    let sync = || stand.ops.answer(ROOT, b"user.cairnfs.sync").unwrap();
+    assert_eq!(sync(), format!("{} {f}\n", libc::ESTALE).into_bytes());
+    assert!(sync().is_empty());
+    assert!(control::is_reserved(b"user.cairnfs.sync"));
+}
+
+/// The kernel must not combine a mode with a list, or a missing one, of the other tree.
+#[test]
+fn access_lists_change_with_the_tree() {
+    let list = |group: u16| {
+        let entry = |tag: u16, perm: u16, id: u32| {
+            [
+                &tag.to_le_bytes()[..],
+                &perm.to_le_bytes(),
+                &id.to_le_bytes(),
+            ]
+            .concat()
+        };
+        let mut bytes = 2u32.to_le_bytes().to_vec();
+        bytes.extend(entry(1, 6, u32::MAX));
+        bytes.extend(entry(2, 6, 1000));
+        bytes.extend(entry(4, group, u32::MAX));
+        bytes.extend(entry(0x10, 6, u32::MAX));
+        bytes.extend(entry(0x20, 0, u32::MAX));
+        bytes
+    };
+    let stand = Stand::new(|main| {
+        main.create_dir("gains").unwrap();
+        main.write("file gains", "1").unwrap();
+        main.write("loses", "1").unwrap();
+        main.set_xattr("loses", "system.posix_acl_access", list(0))
+            .unwrap();
+    });
+    let (gains, loses) = (stand.node("gains"), stand.node("loses"));
+    let file = stand.node("file gains");
+    let work = stand.work();
+    work.set_xattr("file gains", "system.posix_acl_access", list(0))
+        .unwrap();
+    work.set_xattr("gains", "system.posix_acl_access", list(0))
+        .unwrap();
+    work.remove_xattr("loses", "system.posix_acl_access")
+        .unwrap();
+    let (told, _) = stand.publish(work);
+    let expected = [
+        // Before the switch.
+        Told::Attributes(gains),
+        Told::Name(1, "file gains".into()),
+        Told::Pages(gains),
+        Told::Attributes(loses),
+    ];
+    assert_eq!(told, expected);
+    assert_eq!(
+        stand.ops.getxattr(file, ACCESS),
+        Err(Refusal(libc::ENODATA)),
+        "it has the mode of before"
+    );
+    assert_eq!(stand.ops.getxattr(gains, ACCESS).unwrap(), list(0));
+    let minimal = stand.ops.getxattr(loses, ACCESS).unwrap();
+    assert!(minimal.len() < list(0).len(), "until the kernel forgets it");
+    stand.ops.forget(loses, 1);
+    assert_eq!(
+        stand.ops.getxattr(loses, ACCESS),
+        Err(Refusal(libc::ENODATA))
+    );
+}
+
+/// A file handle names an inode by number and outlives the kernel's references.
+#[test]
+fn file_handles_lead_to_their_node_only() {
+    let stand = Stand::new(|main| {
+        main.create_dir("d").unwrap();
+        main.write("d/f", "1").unwrap();
+    });
+    let (d, f) = (stand.node("d"), stand.node("d/f"));
+    let work = stand.work();
+    work.write("d/f", "22").unwrap();
+    stand.publish(work);
+    assert_eq!(stand.ops.lookup(f, b".").unwrap().unwrap().node, f);
+    assert_eq!(stand.read(f), "1");
+    let now = stand.node("d/f");
+    stand.ops.forget(f, 2);
+    assert_eq!(stand.ops.lookup(f, b"."), Err(STALE), "it has another id");
+    assert_eq!(stand.ops.lookup(now, b".").unwrap().unwrap().node, now);
+    stand.ops.forget(now, 2);
+    assert_eq!(stand.ops.lookup(now, b"."), Err(STALE), "the id has ended");
+    assert_eq!(stand.ops.lookup(f, b".").unwrap().unwrap().node, f);
+    assert_eq!(stand.read(f), "22");
+    assert_eq!(stand.ops.lookup(d, b"..").unwrap().unwrap().node, 1);
+    assert_eq!(stand.ops.bound_nodes(), 0);
+}
+
+#[test]
+fn published_branch_that_is_mounted_is_left_to_its_mount() {
+    let stand = Stand::new(|main| main.write("f", "1").unwrap());
+    let f = stand.node("f");
+    stand.work().write("g", "2").unwrap();
+    let publish = || {
+        stand
+            .volume
+            .publish("work", &PublishOptions::default())
+            .unwrap()
+    };
+    let (_, followed) = stand.ops.replacing(publish, |_| false);
+    assert_eq!(followed.unwrap_err().errno(), libc::EBUSY);
+    assert_eq!(stand.write(f, "2"), Err(STALE));
+}
