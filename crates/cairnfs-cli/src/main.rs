@@ -23,6 +23,7 @@ mod spec;
 mod stage;
 mod syslog;
 mod tree;
+mod verbs;
 mod volume;
 
 use std::ffi::OsString;
@@ -76,9 +77,8 @@ enum Command {
     Import(cmd::import::Args),
     Export(cmd::export::Args),
     #[command(flatten)]
-    Verb(cmd::verbs::Verb),
-    #[command(name = "try")]
-    Trial(cmd::trial::Args),
+    Verb(verbs::Verb),
+    Try(cmd::r#try::Args),
     /// Measure a volume or any mounted directory
     Bench(cairnfs_bench::Args),
     Crashtest(cmd::crashtest::Args),
@@ -140,8 +140,8 @@ fn run(command: Command) -> Result<ExitCode, AnyError> {
         Command::Rm(args) => cmd::rm::run(args),
         Command::Import(args) => cmd::import::run(args),
         Command::Export(args) => cmd::export::run(args),
-        Command::Trial(args) => cmd::trial::run(&args),
-        Command::Verb(verb) => cmd::verbs::run(&verb),
+        Command::Try(args) => cmd::r#try::run(&args),
+        Command::Verb(verb) => verbs::run(&verb),
         Command::Bench(args) => cairnfs_bench::run(args),
         Command::Crashtest(args) => cmd::crashtest::run(args),
         Command::Completions(args) => cmd::completions::run(args, &mut Cli::command()),

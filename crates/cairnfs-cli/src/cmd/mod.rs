@@ -25,10 +25,9 @@ pub mod send;
 pub mod snapshot;
 pub mod stats;
 pub mod sync;
-pub mod trial;
 pub mod trim;
+pub mod r#try;
 pub mod umount;
-pub mod verbs;
 
 use std::ffi::OsString;
 use std::process::ExitCode;

@@ -87,6 +87,7 @@ use crate::fs::times::ContentTimes;
 use crate::fs::tree::TreeShape;
 use crate::fs::workers::Workers;
 use crate::fs::writeback_list::{PageMemory, WritebackList};
+use crate::fs::yielding::Yielding;
 use crate::inode::Inode;
 use crate::txn::{Commit, Core, ItemStore};
 
@@ -102,7 +103,7 @@ struct Engine {
     /// Space for refused reservations.
     reclaimer: SpaceReclaimer,
     /// What is dropped when there is no space.
-    yielding: yielding::Yielding,
+    yielding: Yielding,
     times: ContentTimes,
     /// Syncs of the whole volume.
     syncs: Syncs,

@@ -1,6 +1,6 @@
 //! Performs commands on snapshots and branches of the open volume, for the processes that were called.
 //!
-//! Knows the mounts by the trees that they show. What a command does is decided by [`crate::cmd::verbs`].
+//! Knows the mounts by the trees that they show. What a command does is decided by [`crate::verbs`].
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,11 +11,11 @@ use cairnfs::fs::FileSystem;
 use cairnfs_fuse::Sessions;
 use serde_json::Value;
 
-use crate::cmd::verbs::Verb;
 use crate::failure::{self, AnyError, Failure, shown};
 use crate::handover::frames::{Answer, NamedMount};
 use crate::roots::{Mounts, Roots};
 use crate::stage::Stage;
+use crate::verbs::Verb;
 use crate::volume::Access;
 
 /// An open volume and its mounts.

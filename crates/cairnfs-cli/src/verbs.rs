@@ -15,7 +15,7 @@ use cairnfs_fuse::{control, mountinfo};
 use rustix::process::geteuid;
 use serde::{Deserialize, Serialize};
 
-use super::{branch, diff, drop, log, publish, receive, rename, restore, send, snapshot};
+use crate::cmd::{branch, diff, drop, log, publish, receive, rename, restore, send, snapshot};
 use crate::failure::{self, AnyError, Explain, Failure, io_text, shown};
 use crate::handover::caller::Call;
 use crate::handover::folder::SocketName;

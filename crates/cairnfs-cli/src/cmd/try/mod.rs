@@ -21,9 +21,9 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::iterator::Signals;
 use tempfile::TempDir;
 
-use super::verbs;
 use crate::failure::{AnyError, Explain, Failure, shown};
 use crate::stage::Stage;
+use crate::verbs;
 
 const EXAMPLES: &str = "\
 Examples:
