@@ -443,6 +443,16 @@ fn publish_and_restore_go_on_under_a_mounted_base() {
         assert_eq!(fs::read(place.at("own")).unwrap(), b"own");
         place.ok(&["restore", "m", "monday", "f"]);
         fs::write(place.at("f"), b"again").unwrap();
+        // Nothing keeps the states of before open.
+        let undos: Vec<String> = names(&place)
+            .into_iter()
+            .filter(|name| name.starts_with("main.undo-"))
+            .collect();
+        assert_eq!(undos.len(), 3);
+        let words = ["drop", "m", "--wait"].into_iter();
+        let words: Vec<&str> = words.chain(undos.iter().map(String::as_str)).collect();
+        place.ok(&words);
+        assert_eq!(names(&place), ["main", "monday", "trial"]);
         place.remount(options);
         assert_eq!(fs::read(place.at("f")).unwrap(), b"again");
         place.finish();

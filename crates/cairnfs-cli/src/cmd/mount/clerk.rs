@@ -17,7 +17,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::Value;
 
 use super::keeper::Keeper;
-use super::opening::{self, engine_options};
+use super::opening::{self, OpenVolume, engine_options};
 use super::working::{self, Open};
 use super::{Failure, failed};
 use crate::failure::{io_text, shown};
@@ -41,7 +41,7 @@ const FIRST_MESSAGE: Timespec = Timespec {
 
 /// The open volume and its mounts.
 pub(super) struct House {
-    fs: Arc<FileSystem>,
+    open: Arc<OpenVolume>,
     volume: PathBuf,
     /// The options of the first mount.
     first: MountOptions,
@@ -59,13 +59,13 @@ pub(super) struct Permit {
 impl House {
     /// Of a volume that was opened with the options of its first mount.
     pub fn new(
-        fs: Arc<FileSystem>,
+        open: Arc<OpenVolume>,
         volume: &Path,
         first: &MountOptions,
         sessions: &Arc<Sessions>,
     ) -> Self {
         Self {
-            fs,
+            open,
             volume: volume.to_path_buf(),
             first: first.clone(),
             sessions: Arc::clone(sessions),
@@ -77,7 +77,7 @@ impl House {
     /// # Errors
     /// Nothing is mounted.
     pub fn mount_first(&self, dir: &Path) -> Result<(), Failure> {
-        let (root, options) = opening::open_root(&self.fs, &self.volume, &self.first)?;
+        let (root, options) = opening::open_root(&self.open.get(), &self.volume, &self.first)?;
         let sole = sole(&root);
         let adapter = self.adapter(root, &options);
         session::begin(&self.sessions, adapter, &self.volume, dir, &options, sole)
@@ -90,7 +90,7 @@ impl House {
     }
 
     fn keep_snapshots(&self, device: &str, options: &MountOptions) {
-        let begun = Keeper::begin(&self.fs, &self.volume, (&self.sessions, device), options);
+        let begun = Keeper::begin(&self.open, &self.volume, (&self.sessions, device), options);
         if let Err(error) = begun {
             tracing::error!("no snapshots are made by themselves: no thread: {error}");
         }
@@ -138,10 +138,10 @@ impl House {
 
     fn permitted(&self, wanted: &Wanted) -> Result<Permit, NotPermitted> {
         let options = self.options_of(wanted).map_err(NotPermitted::Refused)?;
-        let opened = opening::open_root(&self.fs, &self.volume, &options);
+        let opened = opening::open_root(&self.open.get(), &self.volume, &options);
         let (root, opened) = opened.map_err(|Failure(_, text)| NotPermitted::Refused(text))?;
         let is_branch = root.root_info().is_some_and(|info| info.writable);
-        if self.fs.is_read_only() && is_branch && !options.read_only {
+        if self.open.get().is_read_only() && is_branch && !options.read_only {
             return Err(NotPermitted::Refused(format!(
                 "{} was mounted read-only, and its daemon cannot write: mount with -o ro, or unmount \
                  all of its mounts first",
@@ -248,7 +248,7 @@ impl Clerk for House {
             return Err(Answer::Closing);
         }
         let open = Open {
-            fs: &self.fs,
+            handle: &self.open,
             volume: &self.volume,
             sessions: &self.sessions,
         };

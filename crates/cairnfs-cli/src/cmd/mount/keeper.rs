@@ -11,10 +11,10 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::Duration;
 
-use cairnfs::fs::FileSystem;
 use cairnfs::{Error, RootInfo, Volume};
 use cairnfs_fuse::{MountOptions, Sessions};
 
+use super::opening::OpenVolume;
 use crate::failure::shown;
 use crate::roots::name_of;
 
@@ -26,7 +26,7 @@ const LONGEST: usize = 200;
 
 /// Makes the snapshots of one mount.
 pub(super) struct Keeper {
-    volume: Volume,
+    open: Arc<OpenVolume>,
     path: PathBuf,
     sessions: Arc<Sessions>,
     /// The device number of the mount.
@@ -58,7 +58,7 @@ impl Keeper {
     /// # Errors
     /// There is no thread left.
     pub fn begin(
-        fs: &Arc<FileSystem>,
+        open: &Arc<OpenVolume>,
         path: &Path,
         (sessions, device): (&Arc<Sessions>, &str),
         options: &MountOptions,
@@ -66,9 +66,10 @@ impl Keeper {
         let Some(interval) = options.snapshots.filter(|_| !options.read_only) else {
             return Ok(());
         };
-        fs.set_yielding(|roots| automatic(roots).iter().map(|root| root.id).collect());
+        open.get()
+            .set_yielding(|roots| automatic(roots).iter().map(|root| root.id).collect());
         let keeper = Self {
-            volume: Volume::from(Arc::clone(fs)),
+            open: Arc::clone(open),
             path: path.to_path_buf(),
             sessions: Arc::clone(sessions),
             device: device.to_owned(),
@@ -102,7 +103,8 @@ impl Keeper {
         let Some(tree) = self.sessions.tree_of(&self.device) else {
             return Ok(());
         };
-        let branch = self.volume.roots().into_iter();
+        let volume = Volume::from(self.open.get());
+        let branch = volume.roots().into_iter();
         let Some(branch) = branch.into_iter().find(|root| u64::from(root.id) == tree) else {
             return Ok(());
         };
@@ -110,14 +112,14 @@ impl Keeper {
             .fetch(name_of(&branch))
             .map_err(|e| Error::Other(e.into()))?;
         let prefix = prefix(name_of(&branch));
-        let roots = self.volume.roots();
+        let roots = volume.roots();
         let mine = |roots: &[RootInfo]| -> Vec<RootInfo> {
             let mine = automatic(roots).into_iter();
             mine.filter(|root| name_of(root).starts_with(&prefix))
                 .cloned()
                 .collect()
         };
-        let opened = self.volume.open_branch(name_of(&branch))?;
+        let opened = volume.open_branch(name_of(&branch))?;
         if let Some(last) = mine(&roots).last()
             && opened.file_system().is_unchanged_since(last.id)?
         {
@@ -129,9 +131,9 @@ impl Keeper {
             Err(Error::Exists) => return Ok(()),
             made => made?,
         }
-        let all = mine(&self.volume.roots());
+        let all = mine(&volume.roots());
         for old in all.iter().take(all.len().saturating_sub(self.keep)) {
-            match self.volume.drop_root(name_of(old)) {
+            match volume.drop_root(name_of(old)) {
                 // In use: it goes another time. Or somebody else has dropped it.
                 Err(Error::Busy(_) | Error::NoRoot { .. } | Error::NoSnapshot(_)) | Ok(()) => {}
                 Err(error) => return Err(error),

@@ -3,7 +3,7 @@
 //! Uses the engine, roots and failures.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use cairnfs::Error;
 use cairnfs::fs::{FileSystem, Options};
@@ -13,6 +13,9 @@ use cairnfs_fuse::{MountOptions, mountinfo};
 use super::{Failure, failed};
 use crate::failure;
 use crate::roots;
+
+/// The branch that a volume begins with.
+const MAIN: &str = "main";
 
 /// Why a volume was not opened.
 pub(super) enum Unopened {
@@ -27,6 +30,35 @@ impl From<Unopened> for Failure {
         match why {
             Unopened::InUse(text) | Unopened::Failed(text) => failed(text),
         }
+    }
+}
+
+/// The open volume, by a handle to the tree that is called main.
+pub(super) struct OpenVolume(RwLock<Arc<FileSystem>>);
+
+impl OpenVolume {
+    pub fn new(fs: Arc<FileSystem>) -> Self {
+        Self(RwLock::new(fs))
+    }
+
+    /// A handle, to be dropped soon: it keeps its tree open.
+    pub fn get(&self) -> Arc<FileSystem> {
+        let current = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(&current)
+    }
+
+    /// Gives up a tree that has lost the name, so that it can be dropped.
+    ///
+    /// # Errors
+    /// The one that has it cannot be opened.
+    pub fn follow(&self) -> cairnfs::Result<()> {
+        let fs = self.get();
+        let is_main = |root: cairnfs::RootInfo| root.name.as_deref() == Some(MAIN);
+        if !fs.root_info().is_some_and(is_main) {
+            let main = fs.open_named(MAIN)?;
+            *self.0.write().unwrap_or_else(PoisonError::into_inner) = main;
+        }
+        Ok(())
     }
 }
 

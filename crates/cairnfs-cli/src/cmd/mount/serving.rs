@@ -9,10 +9,10 @@ use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use cairnfs::fs::FileSystem;
 use cairnfs_fuse::{MountOptions, Sessions, status};
 
 use super::clerk::House;
+use super::opening::OpenVolume;
 use super::{Args, Failure, IN_USE, READY, failed, opening};
 use crate::handover::desk::Desk;
 use crate::notify;
@@ -41,7 +41,9 @@ pub(super) fn serve(
         }
         other => other?,
     };
-    let served = serve_all(args, volume, dir, (&fs, options));
+    let open = Arc::new(OpenVolume::new(fs));
+    let served = serve_all(args, volume, dir, (&open, options));
+    let fs = open.get();
     let closed = fs.close();
     let last_words = match (fs.failure(), served, closed) {
         (Some(failure), ..) => status::stopped_by(volume, &failure),
@@ -68,13 +70,14 @@ fn serve_all(
     args: &Args,
     volume: &Path,
     dir: &Path,
-    (fs, options): (&Arc<FileSystem>, &MountOptions),
+    (open, options): (&Arc<OpenVolume>, &MountOptions),
 ) -> Result<(), Failure> {
     let sessions = Arc::<Sessions>::default();
     sessions.watch_signals(!args.detached).map_err(failed)?;
-    let house = Arc::new(House::new(Arc::clone(fs), volume, options, &sessions));
+    let house = Arc::new(House::new(Arc::clone(open), volume, options, &sessions));
     house.mount_first(dir)?;
-    let desk = Desk::open(volume, !fs.is_read_only(), house);
+    let alone = !open.get().is_read_only();
+    let desk = Desk::open(volume, alone, house);
     if let Err(error) = &desk {
         tracing::warn!("no other branch can be mounted beside this one: no socket: {error}");
     }

@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use cairnfs::Error;
-use cairnfs::fs::FileSystem;
 use cairnfs_fuse::Sessions;
 use serde_json::Value;
 
+use super::opening::OpenVolume;
 use crate::failure::{self, AnyError, Failure, shown};
 use crate::handover::frames::{Answer, NamedMount};
 use crate::roots::{Mounts, Roots};
@@ -20,7 +20,7 @@ use crate::volume::Access;
 
 /// An open volume and its mounts.
 pub(super) struct Open<'a> {
-    pub fs: &'a Arc<FileSystem>,
+    pub handle: &'a OpenVolume,
     pub volume: &'a Path,
     pub sessions: &'a Arc<Sessions>,
 }
@@ -32,7 +32,7 @@ impl Mounts for Open<'_> {
 
     fn replacing(&self, branch: &str, change: &mut dyn FnMut()) -> cairnfs::Result<()> {
         let ((), followed) = self.sessions.replacing(branch, change);
-        followed
+        followed.and(self.handle.follow())
     }
 
     fn mounted_on(&self, root: u32) -> Option<PathBuf> {
@@ -44,7 +44,8 @@ impl Open<'_> {
     /// The branch or snapshot that a mount shows.
     fn name_of(&self, mount: NamedMount) -> Option<String> {
         let sole = self.sessions.tree_of(&mount.device);
-        let roots = sole.map(|_| self.fs.roots()).unwrap_or_default();
+        let roots = sole.map(|_| self.handle.get().roots());
+        let roots = roots.unwrap_or_default();
         let root = roots.into_iter().find(|root| sole == Some(root.id.into()));
         root.and_then(|root| root.name).or(mount.name)
     }
@@ -61,8 +62,10 @@ pub(super) fn perform(
     let verb: Verb = serde_json::from_value(verb).map_err(unknown)?;
     begin();
     let named = mount.and_then(|mount| open.name_of(mount));
-    let roots = Roots::of_daemon(verb.volume(), Arc::clone(open.fs), (open, named), stage);
-    let done = match open.fs.is_read_only() && verb.access() == Access::Write {
+    let fs = open.handle.get();
+    let read_only = fs.is_read_only();
+    let roots = Roots::of_daemon(verb.volume(), fs, (open, named), stage);
+    let done = match read_only && verb.access() == Access::Write {
         true => Err(Error::ReadOnly.into()),
         false => verb.perform(&roots),
     };
