@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 
 use anstyle::Style;
-use cairnfs::RootInfo;
+use cairnfs::{Error, RootInfo};
 use jiff::tz::TimeZone;
 use serde::{Deserialize, Serialize};
 
@@ -66,12 +66,16 @@ struct Line {
 /// Performs the command.
 pub fn perform(args: &Args, roots: &Roots<'_>) -> Result<u8, AnyError> {
     let stage = roots.stage();
-    let list = roots.volume().roots();
+    let mut list = roots.volume().roots();
     let mut own = BTreeMap::new();
     for root in &list {
-        let bytes = roots.volume().space_of(root.id);
-        own.insert(root.id, bytes.explain(shown(&args.volume))?);
+        match roots.volume().space_of(root.id) {
+            // It went meanwhile.
+            Err(Error::NotFound) => {}
+            bytes => drop(own.insert(root.id, bytes.explain(shown(&args.volume))?)),
+        }
     }
+    list.retain(|root| own.contains_key(&root.id));
     if args.json {
         stage.json(&Json {
             volume: shown(&args.volume),

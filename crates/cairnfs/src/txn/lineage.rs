@@ -357,9 +357,17 @@ impl Core {
     /// Whether the head `base` has exactly the files of the frozen root `since`, as far as that is
     /// known without a comparison of trees: since is its parent, nothing was committed to it since,
     /// and its tree is the same. Trees are compared by their root nodes, so this holds across
-    /// openings; a change that was taken back counts as one. No thread commits.
+    /// openings; a change that was taken back counts as one. A later change of roots may have taken
+    /// what was committed, for a merge that was not made: then the trees are equal still, and the
+    /// list of what is dirty is empty. No thread commits.
     fn is_unchanged(&self, head: &Root, (base, since): (u32, u32)) -> bool {
-        let clean = |items: std::sync::Arc<crate::txn::ItemStore>| !items.dirty().has_any();
+        let Some(boundary) = self.roots.get(since).map(|root| root.boundary) else {
+            return false;
+        };
+        let clean = |items: std::sync::Arc<crate::txn::ItemStore>| {
+            let dirty = items.dirty();
+            !dirty.has_any() && !dirty.changed_after(boundary)
+        };
         let tree = |id| {
             self.roots
                 .merged(id)

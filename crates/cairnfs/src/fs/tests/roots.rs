@@ -176,6 +176,35 @@ fn unwritten_data_refuses_replacement() {
     assert!(matches!(late, Err(Error::Stale)), "{late:?}");
 }
 
+/// A change of another root takes what was committed to a base for a merge that is made later. Until
+/// then neither the trees nor the list of dirty inodes tell that the base has changed.
+#[test]
+fn change_that_waits_for_a_merge_refuses_replacement() {
+    for replayed in [false, true] {
+        let device = Arc::new(MemoryDevice::new(16 << 20));
+        make_device(&*device, &MakeOptions::default(), &mut |_, _| {}).unwrap();
+        let mut fs = FileSystem::open_device(device.clone(), &options()).unwrap();
+        fs.branch("other").unwrap();
+        let staged = fs.branch("staged").unwrap();
+        let since = fs.root_info().unwrap().parent.unwrap();
+        assert_eq!(fs.core().roots().get(staged).unwrap().parent, since);
+        fs.merge().unwrap();
+        let creds = Creds::default();
+        fs.mknod(1, b"late", 0o100_644, 0, creds).unwrap();
+        fs.sync().unwrap();
+        if replayed {
+            std::mem::forget(fs);
+            fs = FileSystem::open_device(device, &options()).unwrap();
+        }
+        fs.open_named("other").unwrap().snapshot("y").unwrap();
+        let staged = fs.open_root(staged).unwrap();
+        let refused = fs.replace_by(&staged, "before", Some(since));
+        assert!(matches!(refused, Err(Error::Stale)), "{refused:?}");
+        assert!(fs.lookup(1, b"late").is_ok());
+        fs.replace_by(&staged, "before", None).unwrap();
+    }
+}
+
 /// The step that replaces a base takes the name of the merged branch away, and is refused if that
 /// branch has changed since.
 #[test]

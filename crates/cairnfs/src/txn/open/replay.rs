@@ -373,6 +373,7 @@ impl<'a> Replay<'a> {
         }
         let key = entry.key;
         let items = self.head(seq, entry)?;
+        items.dirty().note_change(seq);
         let ino = match key.kind {
             Kind::Orphan => {
                 // A later merge processes the replayed orphan items, if none does during replay.
