@@ -2,11 +2,12 @@
 
 use std::path::PathBuf;
 
+use cairnfs::Error;
 use serde::{Deserialize, Serialize};
 
 use crate::failure::AnyError;
 use crate::raw_path;
-use crate::roots::{JsonRoot, Roots, Telling, change_failure, name_of, show_name};
+use crate::roots::{JsonRoot, Roots, Telling, change_failure, name_of, root_failure, show_name};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -38,7 +39,11 @@ pub fn perform(args: &Args, roots: &Roots<'_>) -> Result<u8, AnyError> {
     let renamed = roots.volume().rename_root(name_of(&old), &args.name);
     let new = renamed
         .and_then(|()| roots.volume().find_root(&args.name))
-        .map_err(|e| change_failure(roots.path(), &args.name, &e))?;
+        .map_err(|e| match &e {
+            // It concerns the root, not the new name.
+            Error::NotPermitted(_) => root_failure(roots.path(), &args.reference, &e),
+            _ => change_failure(roots.path(), &args.name, &e),
+        })?;
     let line = format!("Renamed {} to {}", show_name(&old), show_name(&new));
     args.telling
         .tell(roots.stage(), &JsonRoot::from(&new), &[line])?;

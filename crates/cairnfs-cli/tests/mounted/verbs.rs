@@ -29,7 +29,8 @@ fn spawn(place: &Place, args: &[&str]) -> Child {
 
 fn interrupt(child: &Child) {
     let pid = Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
-    kill_process(pid, Signal::INT).unwrap();
+    // Not SIGINT, which a shell ignores in what it runs in the background.
+    kill_process(pid, Signal::TERM).unwrap();
 }
 
 /// The names of snapshots and branches.

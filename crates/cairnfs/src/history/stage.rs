@@ -112,10 +112,10 @@ pub(super) fn until_unchanged<T>(
 
 impl Drop for Staged {
     fn drop(&mut self) {
-        // What is left of it after a failure is dropped after the next opening.
-        if self.pin.take().is_some()
-            && let Err(error) = discard(&self.fs, self.id)
-        {
+        let unnamed = self.pin.take().map(drop).is_some();
+        // What is left of it after a failure is dropped after the next opening. While it is pinned, it
+        // cannot be dropped.
+        if unnamed && let Err(error) = discard(&self.fs, self.id) {
             tracing::debug!(root = self.id, %error, "a staged branch was not dropped");
         }
     }

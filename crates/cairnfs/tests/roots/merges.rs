@@ -108,6 +108,9 @@ fn conflicts_are_listed_and_change_nothing() {
         (published.kept, roots(&volume)),
         (None, vec!["main".into(), "work".into()])
     );
+    // What was prepared is dropped at once, not by the next opening.
+    let unfinished = |root: &&cairnfs::RootInfo| root.writable && root.name.is_none();
+    assert_eq!(volume.roots().iter().find(unfinished), None);
     assert_eq!(tree(&main_of(&volume)), before);
     let dry = PublishOptions {
         dry_run: true,

@@ -45,8 +45,8 @@ has the name of the fork.
 
 This is no sandbox: CMD can do everything that you can, outside of the volume too.
 
-Exit codes: that of CMD; 125 if try itself failed, or could not publish; 126 CMD
-cannot be executed, 127 it was not found.";
+Exit codes: that of CMD; 2 wrong arguments; 125 if try itself failed, or could not
+publish; 126 CMD cannot be executed, 127 it was not found.";
 
 /// Exit code if this command fails itself, as that of timeout(1) and env(1).
 const FAILED: u8 = 125;
@@ -257,21 +257,24 @@ impl Fork {
         Ok(command)
     }
 
-    /// Unmounts it; it is durable then.
+    /// Unmounts it; it is durable then. A program in the background keeps it mounted, or if it sees
+    /// the fork in its own mount namespace, in use.
     fn unmount(self) -> Result<(), Failure> {
-        let unmounted = command([OsStr::new("umount"), self.dir.as_os_str()]);
-        if unmounted.is_err() && mountinfo::at(&self.dir).is_ok_and(|found| found.is_some()) {
-            let kept = self.holder.keep().join("fork");
-            let what = format!("the fork {} stays mounted on {}", self.name, shown(&kept));
-            return Err(
-                Failure::new(what, "a program still uses it").hint(format_args!(
-                    "when that has ended: cairnfs umount {}; then publish or drop {}",
-                    shown(&kept),
-                    self.name
-                )),
-            );
+        const WHY: &str = "a program in the background still uses it";
+        if command([OsStr::new("umount"), self.dir.as_os_str()]).is_ok() {
+            return Ok(());
         }
-        unmounted
+        let name = &self.name;
+        if mountinfo::at(&self.dir).is_ok_and(|found| found.is_some()) {
+            let kept = self.holder.keep().join("fork");
+            let what = format!("the fork {name} stays mounted on {}", shown(&kept));
+            return Err(Failure::new(what, WHY).hint(format_args!(
+                "when that has ended: cairnfs umount {}; then publish or drop {name}",
+                shown(&kept)
+            )));
+        }
+        Err(Failure::new(format_args!("the fork {name}"), WHY)
+            .hint(format_args!("when that has ended: publish or drop {name}")))
     }
 }
 
