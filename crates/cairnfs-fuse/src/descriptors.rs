@@ -23,7 +23,9 @@ pub const MOST: usize = 3;
 pub fn send(socket: &impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<usize> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST))];
     let mut control = SendAncillaryBuffer::new(&mut space);
-    if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
+    // The space is rounded up, so it may hold more.
+    let sent = fds.is_empty() || control.push(SendAncillaryMessage::ScmRights(fds));
+    if fds.len() > MOST || !sent {
         return Err(io::ErrorKind::InvalidInput.into());
     }
     loop {

@@ -263,11 +263,12 @@ mod tests {
         let source = PathBuf::from(branch_source(&volume, "trial"));
         assert_eq!(volume_of(&source), volume);
         assert_eq!(branch_of(&source), Some("trial"));
-        assert_eq!(branch_of(&volume), None);
+        assert_eq!(branch_of(Path::new("/no/b.cairn")), None);
         assert_eq!(volume_of(Path::new("/no/a@b/c")), Path::new("/no/a@b/c"));
         assert_eq!(volume_of(Path::new("c")), Path::new("c"));
         std::fs::write(&source, b"").unwrap();
         assert_eq!(volume_of(&source), source);
+        assert_eq!(branch_of(&source), None);
     }
 
     #[test]

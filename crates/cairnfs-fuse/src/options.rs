@@ -537,7 +537,7 @@ mod tests {
         for word in words {
             let example = match word {
                 "cache" => "cache=8M",
-                "durability" | "grace" | "threads" => &format!("{word}=1"),
+                "durability" | "grace" | "keep" | "snapshots" | "threads" => &format!("{word}=1"),
                 "branch" | "fsname" => &format!("{word}=a"),
                 "subtype" => "subtype=cairnfs",
                 "transport" => "transport=dev",

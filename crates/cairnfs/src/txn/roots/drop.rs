@@ -84,9 +84,10 @@ impl Roots {
     /// Checks that a root can be dropped.
     ///
     /// # Errors
-    /// [`Error::NotFound`] without such a root that has a name; [`Error::NotPermitted`] for `main`.
+    /// [`Error::NotFound`] without such a root, or if it was dropped; [`Error::NotPermitted`] for `main`.
     pub(in crate::txn) fn check_droppable(&self, id: u32) -> Result<()> {
-        let root = self.get(id).filter(|root| !root.name.is_empty());
+        let is_one = |root: &Root| root.state == RootState::Head || !root.name.is_empty();
+        let root = self.get(id).filter(is_one);
         match root.ok_or(Error::NotFound)?.name == MAIN_NAME {
             true => Err(Error::NotPermitted("main is what is opened by default")),
             false => Ok(()),
@@ -96,13 +97,11 @@ impl Roots {
     /// The item of a root once it is dropped; a head is frozen at `boundary`.
     ///
     /// # Errors
-    /// As [`Self::check_droppable`], but a root may be without a name if it is a head.
+    /// As [`Self::check_droppable`].
     pub(in crate::txn) fn dropped(&self, id: u32, boundary: u64) -> Result<Root> {
         let root = self.get(id).ok_or(Error::NotFound)?;
         let is_head = root.state == RootState::Head;
-        if !is_head || !root.name.is_empty() {
-            self.check_droppable(id)?;
-        }
+        self.check_droppable(id)?;
         Ok(Root {
             // Its tree is the one that the index has.
             tree: RawRoot {
