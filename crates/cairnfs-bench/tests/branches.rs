@@ -10,7 +10,7 @@ mod common;
 
 use common::{everywhere, phases};
 
-const SMALL: [&str; 13] = [
+const SMALL: [&str; 15] = [
     "branches",
     "--files",
     "50",
@@ -24,6 +24,8 @@ const SMALL: [&str; 13] = [
     "5",
     "--many",
     "4",
+    "--rewrite",
+    "--read",
 ];
 
 #[test]
@@ -37,10 +39,14 @@ fn forks_are_made_changed_compared_and_removed() {
         for (name, operations) in [
             ("fill", 50),
             ("create", 100),
+            ("read", 50),
             ("fork", 3),
             ("first overwrite in a fork", 3),
+            ("read in forks", 150),
             ("remove fork", 3),
             ("forks beside create", 3),
+            ("overwrite all in a fork", 50),
+            ("blocks freed beside create", 50),
         ] {
             assert_eq!(count(name), Some(operations), "{name}: {found:?}");
         }
@@ -49,6 +55,7 @@ fn forks_are_made_changed_compared_and_removed() {
         for (name, operations) in [
             ("change", 5),
             ("diff", 10),
+            ("publish", 3),
             ("fork many", 4),
             ("create beside many", 100),
             ("remove many", 4),

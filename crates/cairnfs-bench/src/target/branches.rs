@@ -1,8 +1,9 @@
 //! The files of a volume as a tree that is forked: a fork is a branch.
 
 use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use cairnfs::Volume;
+use cairnfs::{PublishOptions, Volume};
 
 use super::volume::dir;
 use super::{Dir, Tree};
@@ -14,6 +15,8 @@ pub struct VolumeTree {
     by_inode: bool,
     /// The directory of the files, the same in each fork.
     path: String,
+    /// Snapshots of the states before publications.
+    kept: Mutex<Vec<String>>,
 }
 
 impl VolumeTree {
@@ -25,7 +28,17 @@ impl VolumeTree {
             volume,
             by_inode,
             path,
+            kept: Mutex::default(),
         })
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Vec<String>> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn free(&self) -> Result<()> {
+        while self.volume.file_system().drop_step()? {}
+        Ok(())
     }
 
     fn name(number: u64) -> String {
@@ -60,9 +73,34 @@ impl Tree for VolumeTree {
         Ok(diff.report().files.len() as u64)
     }
 
+    fn fork_again(&self, origin: u64, number: u64) -> Result<()> {
+        let origin = self.volume.open_branch(&Self::name(origin))?;
+        origin.branch(&Self::name(number))?;
+        Ok(())
+    }
+
+    fn publish(&self, number: u64, origin: u64) -> Result<()> {
+        let options = PublishOptions {
+            onto: Some(Self::name(origin)),
+            ..PublishOptions::default()
+        };
+        let published = self.volume.publish(&Self::name(number), &options)?;
+        match published.kept.filter(|_| !published.merged) {
+            Some(kept) => self.kept().push(kept),
+            None => return Err("the origin of a fork had changed".into()),
+        }
+        Ok(())
+    }
+
     fn remove(&self, number: u64) -> Result<()> {
         self.volume.drop_root(&Self::name(number))?;
-        while self.volume.file_system().drop_step()? {}
-        Ok(())
+        self.free()
+    }
+
+    fn freed(&self) -> Result<()> {
+        let kept = std::mem::take(&mut *self.kept());
+        kept.iter()
+            .try_for_each(|name| self.volume.drop_root(name))?;
+        self.free()
     }
 }

@@ -88,7 +88,7 @@ pub trait Tree: Send + Sync {
     /// Forks the tree as it is now; the fork is durable when this returns.
     fn fork(&self, number: u64) -> Result<()>;
 
-    /// Whether [`Tree::compare`] is possible.
+    /// Whether [`Tree::compare`], [`Tree::fork_again`] and [`Tree::publish`] are possible.
     fn compares(&self) -> bool {
         false
     }
@@ -96,6 +96,17 @@ pub trait Tree: Send + Sync {
     /// Compares a fork with the tree; returns the number of files that differ.
     fn compare(&self, _number: u64) -> Result<u64> {
         Err("nothing here compares a fork with its origin".into())
+    }
+
+    /// Forks a fork.
+    fn fork_again(&self, _origin: u64, _number: u64) -> Result<()> {
+        Err("nothing here forks a fork".into())
+    }
+
+    /// Makes the files of a fork those of its origin, which is a fork that has not changed since. This
+    /// is durable when it returns, and ends the first one.
+    fn publish(&self, _number: u64, _origin: u64) -> Result<()> {
+        Err("nothing here publishes a fork".into())
     }
 
     /// Removes a fork. Its space is free when this and then [`Tree::freed`] have returned.

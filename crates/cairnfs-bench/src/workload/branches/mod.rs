@@ -1,13 +1,13 @@
 //! Forks of a whole tree of files: what a fork costs, what it costs others, the first write into
-//! one, the difference to its origin, work beside many forks, and their removal.
+//! one, the difference to its origin, its publication, work beside many forks, and their removal.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+mod beside;
+
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{Description, Phases, Worker, Workload, at_least_one, at_most_1g, contents, file_name};
 use crate::Result;
 use crate::args::parse_size;
-use crate::tally::Latency;
 use crate::target::{Open, Tree};
 
 /// Fork a tree of files, change the forks, compare and remove them.
@@ -39,6 +39,14 @@ pub struct Branches {
     #[arg(long, value_name = "N", default_value_t = 1000)]
     pub many: u64,
 
+    /// Also overwrite all files in a fork, and remove it beside a thread that creates files.
+    #[arg(long)]
+    pub rewrite: bool,
+
+    /// Also read all files, of the tree and then of each fork.
+    #[arg(long)]
+    pub read: bool,
+
     /// Fork with `git worktree add`: for a target that is a directory.
     #[arg(long)]
     pub git: bool,
@@ -49,12 +57,6 @@ const SYNCED: u64 = 200;
 
 /// Times that a difference is computed.
 const COMPARED: u64 = 10;
-
-/// Number of the thread that forks; the other one creates files.
-const FORKS: usize = 0;
-
-/// Time between two looks whether the next fork has begun.
-const PAUSE: Duration = Duration::from_millis(1);
 
 /// Bytes of a write into an existing file.
 const BLOCK: u64 = 4096;
@@ -72,6 +74,8 @@ impl Workload for Branches {
                 ("creates", self.creates),
                 ("changes", self.changes),
                 ("many", self.many),
+                ("rewrite", u64::from(self.rewrite)),
+                ("read", u64::from(self.read)),
                 ("git", u64::from(self.git)),
             ],
         }
@@ -99,6 +103,9 @@ impl Workload for Branches {
             next: AtomicU64::new(self.files),
         };
         run.fill(phases)?;
+        if self.read {
+            phases.run_first(1, "read", |worker| run.read(worker, None))?;
+        }
         let synced = phases.run_first(1, "overwrite + fsync", |w| run.overwrite(w, true))?;
         let plain = phases.run_first(1, "overwrite", |w| run.overwrite(w, false))?;
         let alone = phases.run_first(1, "create", |w| run.create(w, self.creates))?;
@@ -111,8 +118,25 @@ impl Workload for Branches {
             run.change(phases)?;
             phases.run_first(1, "diff", |worker| run.compare(worker))?;
         }
+        if self.read {
+            phases.run_first(1, "read in forks", |worker| {
+                (0..self.forks).try_for_each(|fork| run.read(worker, Some(fork)))
+            })?;
+        }
         phases.run_first(1, "remove fork", |w| run.remove(w, 0..self.forks))?;
+        if tree.compares() {
+            phases.run_first(1, "publish", |worker| run.publish(worker))?;
+        }
         let beside = run.fork_beside(phases)?;
+        if self.rewrite {
+            let removal = run.remove_beside(phases)?;
+            if let (Some(beside), Some(alone)) = (removal, alone) {
+                let ratio = beside.p99 as f64 / alone.p99.max(1) as f64;
+                phases
+                    .meter
+                    .ratio("p99_create_beside_removal_to_alone", ratio);
+            }
+        }
         for (name, one, other) in [
             ("p50_fork_to_fsync", &fork, &synced),
             ("p50_first_overwrite_to_overwrite", &first, &plain),
@@ -227,6 +251,36 @@ impl Run<'_> {
         phases.meter.settle()
     }
 
+    /// Reads all files, of the tree or of a fork.
+    fn read(&self, worker: &mut Worker<'_>, fork: Option<u64>) -> Result<()> {
+        let dir = self.tree.dir(fork)?;
+        let mut bytes = contents(self.settings.size);
+        for file in 0..self.settings.files {
+            let read = worker
+                .tally
+                .timed(|| dir.read(&file_name(file), &mut bytes))?;
+            worker.tally.bytes += read as u64;
+        }
+        Ok(())
+    }
+
+    /// Publishes forks of forks onto their origins, which have not changed meanwhile.
+    fn publish(&self, worker: &mut Worker<'_>) -> Result<()> {
+        let (bytes, forks) = (contents(BLOCK), self.settings.forks);
+        for origin in 0..forks {
+            let fork = origin + forks;
+            self.tree.fork(origin)?;
+            self.tree.fork_again(origin, fork)?;
+            let file = file_name(origin);
+            let dir = self.tree.dir(Some(fork))?;
+            dir.open(&file, Open::Existing)?.write_at(&bytes, 0)?;
+            drop(dir);
+            worker.tally.timed(|| self.tree.publish(fork, origin))?;
+            self.tree.remove(origin)?;
+        }
+        self.tree.freed()
+    }
+
     fn compare(&self, worker: &mut Worker<'_>) -> Result<()> {
         for _ in 0..COMPARED {
             let found = worker.tally.timed(|| self.tree.compare(0))?;
@@ -235,41 +289,6 @@ impl Run<'_> {
             }
         }
         Ok(())
-    }
-
-    /// Forks while another thread creates files; returns the latencies of the creations. During
-    /// each fork at most half of `creates` files are created, because a program that copies a tree
-    /// would never be done with one that grows as fast. Removes the forks and these files, whose
-    /// number depends on speed: the tree is again as it was.
-    fn fork_beside(&self, phases: &mut Phases<'_>) -> Result<Option<Latency>> {
-        let (over, forks) = (AtomicBool::new(false), self.settings.forks);
-        let (begun, each) = (AtomicU64::new(0), self.settings.creates.div_ceil(2));
-        let before = self.next.load(Ordering::Relaxed);
-        let beside = phases.run("create beside forks", |worker| {
-            if worker.number == FORKS {
-                let _end = End(&over);
-                return (0..forks).try_for_each(|fork| {
-                    begun.fetch_add(1, Ordering::Relaxed);
-                    self.tree.fork(fork)
-                });
-            }
-            while !over.load(Ordering::Relaxed) {
-                let made = self.next.load(Ordering::Relaxed) - before;
-                match made < begun.load(Ordering::Relaxed) * each {
-                    true => self.create(worker, 1)?,
-                    false => std::thread::sleep(PAUSE),
-                }
-            }
-            Ok(())
-        })?;
-        phases.meter.beside("forks beside create", forks, 0);
-        (0..forks).try_for_each(|fork| self.tree.remove(fork))?;
-        self.tree.freed()?;
-        let mut made = before..self.next.load(Ordering::Relaxed);
-        let dir = self.tree.dir(None)?;
-        made.try_for_each(|file| dir.remove(&file_name(file)))?;
-        phases.meter.settle()?;
-        Ok(beside)
     }
 
     /// Rates beside many forks.
@@ -302,14 +321,5 @@ impl Run<'_> {
         }
         phases.run_first(1, "remove many", |worker| self.remove(worker, many.clone()))?;
         Ok(())
-    }
-}
-
-/// Stops the thread that creates files when dropped, so also when a fork fails.
-struct End<'a>(&'a AtomicBool);
-
-impl Drop for End<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
     }
 }
