@@ -7,6 +7,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use cairnfs::format::root::MAIN_NAME;
 use cairnfs::fs::FileSystem;
 use cairnfs::{Error, RootInfo, Time};
 use serde::{Deserialize, Serialize};
@@ -96,7 +97,7 @@ impl<'a> Roots<'a> {
     pub fn branch(&self) -> &str {
         match &self.place {
             Place::Mounted(_, Some(named)) => named,
-            _ => "main",
+            _ => MAIN_NAME,
         }
     }
 

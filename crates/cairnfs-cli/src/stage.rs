@@ -10,6 +10,7 @@ use std::io::{self, BufWriter, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
+use cairnfs::refs::time_zone;
 use indicatif::ProgressDrawTarget;
 use jiff::tz::TimeZone;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -45,8 +46,8 @@ impl Manner {
     }
 
     fn time_zone(&self) -> TimeZone {
-        let zone = self.zone.as_deref();
-        zone.and_then(parse_zone).unwrap_or_else(TimeZone::system)
+        let zone = self.zone.as_deref().map(time_zone);
+        zone.and_then(Result::ok).unwrap_or_else(TimeZone::system)
     }
 }
 
@@ -55,16 +56,8 @@ impl Manner {
 fn own_zone() -> Option<String> {
     let known = TimeZone::system().iana_name().map(str::to_owned);
     let told = || std::env::var("TZ").ok();
-    let is_known = |zone: &String| parse_zone(zone).is_some();
+    let is_known = |zone: &String| time_zone(zone).is_ok();
     known.filter(is_known).or_else(|| told().filter(is_known))
-}
-
-fn parse_zone(text: &str) -> Option<TimeZone> {
-    let named = || TimeZone::get(text).ok();
-    match text {
-        "UTC" => Some(TimeZone::UTC),
-        _ => TimeZone::posix(text).ok().or_else(named),
-    }
 }
 
 /// The streams of a process: standard input, output and error.

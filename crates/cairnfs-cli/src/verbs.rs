@@ -8,7 +8,6 @@ use std::ffi::OsStr;
 use std::fs::Metadata;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
 
 use cairnfs::Error;
 use cairnfs_fuse::{control, mountinfo};
@@ -17,6 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cmd::{branch, diff, drop, log, publish, receive, rename, restore, send, snapshot};
 use crate::failure::{self, AnyError, Explain, Failure, io_text, shown};
+use crate::handover::attempts::{ANSWER, Alone, Asked, ask_or_do_alone};
 use crate::handover::caller::Call;
 use crate::handover::folder::SocketName;
 use crate::handover::frames::{Answer, NamedMount, Run};
@@ -24,15 +24,6 @@ use crate::interrupt;
 use crate::roots::Roots;
 use crate::stage::Stage;
 use crate::volume::Access;
-
-/// Time for which a volume may be locked by a daemon that has no socket yet, or no more.
-const LOCKED: Duration = Duration::from_secs(3);
-
-/// The same once a daemon has said that it is closing the volume.
-const CLOSING: Duration = Duration::from_secs(60);
-
-/// Time that a daemon has for an answer that it can give at once.
-const ANSWER: Duration = Duration::from_secs(60);
 
 /// A command on snapshots and branches.
 #[derive(Debug, clap::Subcommand, Serialize, Deserialize)]
@@ -150,34 +141,21 @@ fn with_files(verb: &Verb) -> Result<u8, AnyError> {
     }
 }
 
-/// What came of asking a daemon.
-enum Asked {
-    Done(u8),
-    /// There is no daemon.
-    Nobody,
-    /// It is about to end.
-    Closing,
-}
-
 /// Has the command performed by the daemon that has the volume open, or opens it.
 fn work(verb: &Verb, stage: &Stage) -> Result<u8, AnyError> {
     let named = Named::find(verb.volume())?;
-    let began = Instant::now();
-    let mut time = LOCKED;
-    loop {
-        match ask(verb, &named, stage)? {
-            Asked::Done(code) => return Ok(code),
-            Asked::Nobody => {}
-            Asked::Closing => time = CLOSING,
+    let alone = || {
+        let error = match Roots::open(&named.volume, verb.access(), stage) {
+            Ok(roots) => return perform_here(verb, roots).map(Alone::Done),
+            Err(error) => error,
+        };
+        let failure = Failure::opening(&named.volume, &error).into();
+        match error {
+            Error::InUse(_) if named.is_mounted() => Ok(Alone::Locked(failure)),
+            _ => Err(failure),
         }
-        let opened = Roots::open(&named.volume, verb.access(), stage);
-        match opened {
-            Ok(roots) => return perform_here(verb, roots),
-            // Each attempt waits for the lock for a while.
-            Err(Error::InUse(_)) if named.is_mounted() && began.elapsed() < time => {}
-            Err(e) => return Err(Failure::opening(&named.volume, &e).into()),
-        }
-    }
+    };
+    ask_or_do_alone(|| ask(verb, &named, stage), alone)
 }
 
 /// Performs the command on a volume that was opened for it, and closes it.
@@ -242,7 +220,7 @@ impl Named {
 }
 
 /// Has the command performed by the daemon of the volume, if there is one.
-fn ask(verb: &Verb, named: &Named, stage: &Stage) -> Result<Asked, AnyError> {
+fn ask(verb: &Verb, named: &Named, stage: &Stage) -> Result<Asked<u8>, AnyError> {
     let Some(file) = &named.metadata else {
         return Ok(Asked::Nobody);
     };

@@ -97,7 +97,8 @@ mod metrics;
 mod prefetch;
 #[doc(hidden)]
 pub mod publish;
-mod refs;
+#[doc(hidden)]
+pub mod refs;
 mod shard;
 mod source;
 mod space;

@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::path::PathBuf;
 
+use cairnfs::format::root::MAIN_NAME;
 use cairnfs::{Conflict, ConflictKind, Error, FilePath, PublishOptions, Published, Side};
 use serde::{Deserialize, Serialize};
 
@@ -43,7 +44,7 @@ pub struct Args {
     /// The branch
     branch: String,
     /// The branch that gets its files
-    #[arg(long, value_name = "BASE", default_value = "main")]
+    #[arg(long, value_name = "BASE", default_value = MAIN_NAME)]
     onto: String,
     /// In a conflict at or below PATH, take the base's state
     #[arg(long, value_name = "PATH")]

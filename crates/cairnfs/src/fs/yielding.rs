@@ -1,5 +1,5 @@
 //! Snapshots that give way when space runs out: before a call fails with ENOSPC, they are dropped one
-//! after another, in the order that whoever has made them wants.
+//! after another, in an order that the front end chooses.
 
 use crate::error::{Error, Result};
 use crate::fs::FileSystem;

@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use crate::diff::{Changes, FileTree, TreeDelta};
 use crate::error::{Error, Result};
+use crate::format::root::MAIN_NAME;
 use crate::fs::FileSystem;
 use crate::history::apply::{Source, apply};
 use crate::history::frozen::Frozen;
@@ -54,7 +55,7 @@ pub struct Published {
 /// options that none of the states has; [`Error::Unsettled`] if the base or
 /// the branch does not stop changing; no space; the device's failure.
 pub fn publish(fs: &Arc<FileSystem>, branch: &str, options: &PublishOptions) -> Result<Published> {
-    let base = options.onto.as_deref().unwrap_or("main");
+    let base = options.onto.as_deref().unwrap_or(MAIN_NAME);
     let (base, branch) = (head(fs, base)?, head(fs, branch)?);
     if base.id == branch.id {
         return Err(Error::Invalid("a branch cannot be published onto itself"));

@@ -9,6 +9,8 @@
 
 mod time;
 
+pub use time::stamp;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::tz::TimeZone;
@@ -34,31 +36,45 @@ pub fn resolve<'r>(
     now: Time,
     zone: Option<&str>,
 ) -> Result<&'r RootInfo> {
-    let zone = match zone {
-        // Known also where there is no list of zones.
-        Some("UTC") => TimeZone::UTC,
-        Some(zone) => TimeZone::posix(zone)
-            .or_else(|_| TimeZone::get(zone))
-            .map_err(|_| Error::Invalid("there is no such time zone"))?,
-        None => TimeZone::system(),
-    };
+    let zone = zone.map_or_else(|| Ok(TimeZone::system()), time_zone)?;
     resolve_in(reference, roots, now, &zone)
+}
+
+/// The time zone of a name or a POSIX form.
+///
+/// # Errors
+/// [`Error::Invalid`] if there is none.
+pub fn time_zone(text: &str) -> Result<TimeZone> {
+    match text {
+        // Known also where there is no list of zones.
+        "UTC" => Ok(TimeZone::UTC),
+        _ => TimeZone::posix(text)
+            .or_else(|_| TimeZone::get(text))
+            .map_err(|_| Error::Invalid("there is no such time zone")),
+    }
+}
+
+/// The beginning of the names that are made of a branch's name, `mark` and a time: the branch's name is
+/// cut where a time and a number would have no room.
+pub fn stamped_prefix(branch: &str, mark: &str) -> String {
+    const AFTER: usize = "20260131T101500Z-18446744073709551615".len();
+    let most = MAX_ROOT_NAME.saturating_sub(mark.len() + AFTER);
+    let cut = (0..=most.min(branch.len())).rfind(|at| branch.is_char_boundary(*at));
+    let branch = branch.get(..cut.unwrap_or(0)).unwrap_or_default();
+    format!("{branch}{mark}")
 }
 
 /// A name for the state of `branch` that is replaced at `now`; no root has it.
 pub fn undo_name(branch: &str, roots: &[RootInfo], now: Time) -> String {
-    let stamp = time::compact(now);
-    let most = MAX_ROOT_NAME - UNDO.len() - stamp.len() - "-18446744073709551615".len();
     // A state of a replaced state belongs to the history of the same branch.
     let branch = branch.split(UNDO).next().unwrap_or(branch);
-    let cut = (0..=most.min(branch.len())).rfind(|at| branch.is_char_boundary(*at));
-    let branch = branch.get(..cut.unwrap_or(0)).unwrap_or_default();
-    free_name(format!("{branch}{UNDO}{stamp}"), roots)
+    let prefix = stamped_prefix(branch, UNDO);
+    free_name(format!("{prefix}{}", stamp(now)), roots)
 }
 
 /// A name for a snapshot that is received at `now`; no root has it.
 pub fn received_name(roots: &[RootInfo], now: Time) -> String {
-    free_name(format!("received-{}", time::compact(now)), roots)
+    free_name(format!("received-{}", stamp(now)), roots)
 }
 
 /// A name, or the name with the first number that makes it different from those of all roots.

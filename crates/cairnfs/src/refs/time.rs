@@ -88,8 +88,8 @@ fn time_of(stamp: Timestamp) -> Time {
     time.into()
 }
 
-/// A time in UTC without separators, for names.
-pub(super) fn compact(time: Time) -> String {
+/// A time in UTC as it is in names: without separators, in seconds.
+pub fn stamp(time: Time) -> String {
     match timestamp(time) {
         Some(stamp) => stamp.strftime("%Y%m%dT%H%M%SZ").to_string(),
         None => time.secs.to_string(),

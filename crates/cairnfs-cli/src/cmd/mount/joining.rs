@@ -9,7 +9,6 @@ use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
 
 use cairnfs_fuse::mounted::Mounted;
 use cairnfs_fuse::{MountOptions, mounter};
@@ -17,34 +16,10 @@ use rustix::process::geteuid;
 
 use super::{Args, EXIT_SYSTEM, Failure, IN_USE, READY, failed};
 use crate::failure::{io_text, shown};
+use crate::handover::attempts::{ANSWER, Alone, Asked, ask_or_do_alone};
 use crate::handover::caller::Call;
 use crate::handover::folder::SocketName;
 use crate::handover::frames::{Answer, Request, Wanted};
-
-/// Time for which a volume may be locked by what does not serve mounts, or not yet, or no more.
-const LOCKED: Duration = Duration::from_secs(3);
-
-/// The same once a daemon has said that it is closing the volume.
-const CLOSING: Duration = Duration::from_secs(60);
-
-/// Time that a daemon has for an answer. Opening a branch may take a merge.
-const ANSWER: Duration = Duration::from_secs(60);
-
-/// What came of asking a daemon.
-enum Asked {
-    Served,
-    /// There is no daemon.
-    Nobody,
-    /// It is about to end.
-    Closing,
-}
-
-/// What came of starting a daemon.
-enum Started {
-    Ready,
-    /// The volume is locked, by what the text says.
-    Locked(String),
-}
 
 /// Has the volume mounted on `dir` by its daemon, which is started if there is none.
 pub(super) fn join_or_start(
@@ -53,21 +28,10 @@ pub(super) fn join_or_start(
     dir: &Path,
     options: &MountOptions,
 ) -> Result<(), Failure> {
-    let began = Instant::now();
-    let mut time = LOCKED;
-    loop {
-        match ask(args, volume, dir, options)? {
-            Asked::Served => break,
-            Asked::Nobody => {}
-            Asked::Closing => time = CLOSING,
-        }
-        match start(args, volume, dir)? {
-            Started::Ready => break,
-            // Each attempt waits for the lock for a while.
-            Started::Locked(_) if began.elapsed() < time => {}
-            Started::Locked(why) => return Err(failed(why)),
-        }
-    }
+    ask_or_do_alone(
+        || ask(args, volume, dir, options),
+        || start(args, volume, dir),
+    )?;
     if args.verbose {
         eprintln!("mounted {} on {}", volume.display(), dir.display());
     }
@@ -75,7 +39,12 @@ pub(super) fn join_or_start(
 }
 
 /// Mounts, with the consent of the daemon that has the volume open, and hands the mount over to it.
-fn ask(args: &Args, volume: &Path, dir: &Path, options: &MountOptions) -> Result<Asked, Failure> {
+fn ask(
+    args: &Args,
+    volume: &Path,
+    dir: &Path,
+    options: &MountOptions,
+) -> Result<Asked<()>, Failure> {
     let wrong = |e: std::io::Error| failed(format_args!("{}: {}", shown(volume), io_text(&e)));
     let file = volume.metadata().map_err(wrong)?;
     let user = geteuid().as_raw();
@@ -122,7 +91,7 @@ fn ask(args: &Args, volume: &Path, dir: &Path, options: &MountOptions) -> Result
     };
     let answer = call.ask(&serve, &[device.as_fd()]);
     match answer {
-        Ok(Answer::Serving) => Ok(Asked::Served),
+        Ok(Answer::Serving) => Ok(Asked::Done(())),
         other => {
             // Nothing serves it, so nothing can be waiting in it for long.
             drop(device);
@@ -132,7 +101,7 @@ fn ask(args: &Args, volume: &Path, dir: &Path, options: &MountOptions) -> Result
     }
 }
 
-fn not_served(answer: Answer) -> Result<Asked, Failure> {
+fn not_served(answer: Answer) -> Result<Asked<()>, Failure> {
     match answer {
         Answer::Closing => Ok(Asked::Closing),
         Answer::Refused(why) => Err(failed(why)),
@@ -141,7 +110,7 @@ fn not_served(answer: Answer) -> Result<Asked, Failure> {
 }
 
 /// Starts a daemon and waits until the mount is live.
-fn start(args: &Args, volume: &Path, dir: &Path) -> Result<Started, Failure> {
+fn start(args: &Args, volume: &Path, dir: &Path) -> Result<Alone<(), Failure>, Failure> {
     let system = |e: std::io::Error| Failure(EXIT_SYSTEM, format!("cannot start the daemon: {e}"));
     let program = std::env::current_exe().map_err(system)?;
     let mut command = Command::new(program);
@@ -177,11 +146,11 @@ fn start(args: &Args, volume: &Path, dir: &Path) -> Result<Started, Failure> {
     }
     let word = word.trim_end();
     if word == READY {
-        return Ok(Started::Ready);
+        return Ok(Alone::Done(()));
     }
     let status = daemon.wait().map_err(system)?;
     if let Some(why) = word.strip_prefix(IN_USE) {
-        return Ok(Started::Locked(why.to_owned()));
+        return Ok(Alone::Locked(failed(why)));
     }
     Err(match status.code().map(u8::try_from) {
         Some(Ok(code)) => Failure(code, String::new()),

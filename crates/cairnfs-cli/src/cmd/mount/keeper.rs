@@ -9,8 +9,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
+use cairnfs::refs::{stamp, stamped_prefix};
 use cairnfs::{Error, RootInfo, Volume};
 use cairnfs_fuse::{MountOptions, Sessions};
 
@@ -20,9 +21,6 @@ use crate::roots::name_of;
 
 /// What stands between the name of a branch and the time.
 const MARK: &str = ".auto-";
-
-/// Longest part of a branch's name in that of its snapshots, in bytes.
-const LONGEST: usize = 200;
 
 /// Makes the snapshots of one mount.
 pub(super) struct Keeper {
@@ -41,15 +39,6 @@ fn automatic(roots: &[RootInfo]) -> Vec<&RootInfo> {
     let mut list: Vec<&RootInfo> = roots.iter().filter(is_ours).collect();
     list.sort_by_key(|root| (root.created, root.id));
     list
-}
-
-/// The beginning of the names of a branch's snapshots.
-fn prefix(branch: &str) -> String {
-    let end = (0..=LONGEST.min(branch.len())).rfind(|at| branch.is_char_boundary(*at));
-    format!(
-        "{}{MARK}",
-        branch.get(..end.unwrap_or(0)).unwrap_or_default()
-    )
 }
 
 impl Keeper {
@@ -104,35 +93,31 @@ impl Keeper {
             return Ok(());
         };
         let volume = Volume::from(self.open.get());
-        let branch = volume.roots().into_iter();
-        let Some(branch) = branch.into_iter().find(|root| u64::from(root.id) == tree) else {
+        let roots = volume.roots();
+        let Some(branch) = roots.iter().find(|root| u64::from(root.id) == tree) else {
             return Ok(());
         };
         self.sessions
-            .fetch(name_of(&branch))
+            .fetch(name_of(branch))
             .map_err(|e| Error::Other(e.into()))?;
-        let prefix = prefix(name_of(&branch));
-        let roots = volume.roots();
-        let mine = |roots: &[RootInfo]| -> Vec<RootInfo> {
-            let mine = automatic(roots).into_iter();
-            mine.filter(|root| name_of(root).starts_with(&prefix))
-                .cloned()
-                .collect()
-        };
-        let opened = volume.open_branch(name_of(&branch))?;
-        if let Some(last) = mine(&roots).last()
+        let prefix = stamped_prefix(name_of(branch), MARK);
+        let mut mine = automatic(&roots);
+        mine.retain(|root| name_of(root).starts_with(&prefix));
+        let opened = volume.open_branch(name_of(branch))?;
+        if let Some(last) = mine.last()
             && opened.file_system().is_unchanged_since(last.id)?
         {
             return Ok(());
         }
-        let now = jiff::Timestamp::now().strftime("%Y%m%dT%H%M%SZ");
+        let now = stamp(SystemTime::now().into());
         match opened.snapshot(&format!("{prefix}{now}")) {
             // Of this second there is one.
             Err(Error::Exists) => return Ok(()),
             made => made?,
         }
-        let all = mine(&volume.roots());
-        for old in all.iter().take(all.len().saturating_sub(self.keep)) {
+        // The new one is not in the list.
+        let most = self.keep.saturating_sub(1);
+        for old in mine.iter().take(mine.len().saturating_sub(most)) {
             match volume.drop_root(name_of(old)) {
                 // In use: it goes another time. Or somebody else has dropped it.
                 Err(Error::Busy(_) | Error::NoRoot { .. } | Error::NoSnapshot(_)) | Ok(()) => {}
@@ -145,12 +130,16 @@ impl Keeper {
 
 #[cfg(test)]
 mod tests {
+    use cairnfs::format::root::MAX_ROOT_NAME;
+
     use super::*;
 
     #[test]
     fn names_fit_whatever_the_branch_is_called() {
+        let prefix = |branch: &str| stamped_prefix(branch, MARK);
         assert_eq!(prefix("main"), "main.auto-");
         let long = prefix(&"ä".repeat(127));
-        assert!(long.len() + "20260131T101500Z".len() <= 255 && long.ends_with(MARK));
+        let whole = format!("{long}{}", stamp(SystemTime::now().into()));
+        assert!(whole.len() <= MAX_ROOT_NAME && long.ends_with(MARK));
     }
 }

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use cairnfs::Error;
+use cairnfs::format::root::MAIN_NAME;
 use cairnfs::fs::{FileSystem, Options};
 use cairnfs_fuse::options::WriteMode;
 use cairnfs_fuse::{MountOptions, mountinfo};
@@ -13,9 +14,6 @@ use cairnfs_fuse::{MountOptions, mountinfo};
 use super::{Failure, failed};
 use crate::failure;
 use crate::roots;
-
-/// The branch that a volume begins with.
-const MAIN: &str = "main";
 
 /// Why a volume was not opened.
 pub(super) enum Unopened {
@@ -53,9 +51,9 @@ impl OpenVolume {
     /// The one that has it cannot be opened.
     pub fn follow(&self) -> cairnfs::Result<()> {
         let fs = self.get();
-        let is_main = |root: cairnfs::RootInfo| root.name.as_deref() == Some(MAIN);
+        let is_main = |root: cairnfs::RootInfo| root.name.as_deref() == Some(MAIN_NAME);
         if !fs.root_info().is_some_and(is_main) {
-            let main = fs.open_named(MAIN)?;
+            let main = fs.open_named(MAIN_NAME)?;
             *self.0.write().unwrap_or_else(PoisonError::into_inner) = main;
         }
         Ok(())

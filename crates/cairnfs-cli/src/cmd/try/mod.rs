@@ -14,7 +14,10 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, ExitStatus, Stdio};
 use std::thread;
+use std::time::SystemTime;
 
+use cairnfs::format::root::MAIN_NAME;
+use cairnfs::refs::stamp;
 use cairnfs_fuse::{control, mountinfo};
 use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
@@ -142,7 +145,7 @@ impl Base {
         if !place.is_dir() {
             return Ok(Self {
                 place,
-                branch: "main".into(),
+                branch: MAIN_NAME.into(),
                 mounted: None,
             });
         }
@@ -160,7 +163,7 @@ impl Base {
             .unwrap_or(Path::new(""));
         Ok(Self {
             branch: mountinfo::branch_of(&entry.source)
-                .unwrap_or("main")
+                .unwrap_or(MAIN_NAME)
                 .to_owned(),
             mounted: Some((entry.mountpoint.clone(), below.to_path_buf())),
             place: entry.mountpoint,
@@ -194,7 +197,7 @@ impl Base {
 impl Fork {
     /// Forks and mounts. Nothing is left if one of both fails.
     fn make(base: &Base, args: &Args) -> Result<Self, AnyError> {
-        let now = jiff::Timestamp::now().strftime("%Y%m%dT%H%M%SZ");
+        let now = stamp(SystemTime::now().into());
         let own = format!("try-{now}-{}", std::process::id());
         let name = args.name.clone().unwrap_or(own);
         let holder = tempfile::Builder::new().prefix("cairnfs-try-").tempdir();

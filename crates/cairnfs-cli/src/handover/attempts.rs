@@ -1,0 +1,88 @@
+//! How a command reaches its end whether a daemon has the volume open or not, also while one begins or
+//! ends.
+//!
+//! Asks, and does it here where nobody answers, until one of both succeeds. Knows no messages.
+
+use std::time::{Duration, Instant};
+
+/// Time for which a volume may be locked by what does not answer: not yet, or no more.
+const LOCKED: Duration = Duration::from_secs(3);
+
+/// The same once a daemon has said that it is closing the volume.
+const CLOSING: Duration = Duration::from_secs(60);
+
+/// Time that a daemon has for an answer. Opening a branch may take a merge.
+pub const ANSWER: Duration = Duration::from_secs(60);
+
+/// What came of asking a daemon.
+pub enum Asked<T> {
+    /// It has done what was asked for.
+    Done(T),
+    /// There is no daemon.
+    Nobody,
+    /// It is about to end.
+    Closing,
+}
+
+/// What came of an attempt without a daemon.
+pub enum Alone<T, E> {
+    /// It succeeded.
+    Done(T),
+    /// The volume is locked, as the error says. The attempt has waited for the lock for a while.
+    Locked(E),
+}
+
+/// Asks the daemon or does without, in turn, until there is a result.
+///
+/// # Errors
+/// The first one of `ask` and `alone`; what the volume is locked by, when it is for too long.
+pub fn ask_or_do_alone<T, E>(
+    mut ask: impl FnMut() -> Result<Asked<T>, E>,
+    mut alone: impl FnMut() -> Result<Alone<T, E>, E>,
+) -> Result<T, E> {
+    let (began, mut time) = (Instant::now(), LOCKED);
+    loop {
+        match ask()? {
+            Asked::Done(result) => return Ok(result),
+            Asked::Nobody => {}
+            Asked::Closing => time = CLOSING,
+        }
+        match alone()? {
+            Alone::Done(result) => return Ok(result),
+            Alone::Locked(_) if began.elapsed() < time => {}
+            Alone::Locked(error) => return Err(error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn daemon_that_begins_meanwhile_is_asked_again() {
+        let mut asked = 0;
+        let ask = || {
+            asked += 1;
+            Ok(match asked {
+                1 => Asked::Nobody,
+                2 => Asked::Closing,
+                _ => Asked::Done("by the daemon"),
+            })
+        };
+        let done = ask_or_do_alone::<_, &str>(ask, || Ok(Alone::Locked("locked")));
+        assert_eq!((done, asked), (Ok("by the daemon"), 3));
+    }
+
+    #[test]
+    fn failures_and_results_end_the_attempts() {
+        let nobody = || Ok::<Asked<u8>, &str>(Asked::Nobody);
+        assert_eq!(ask_or_do_alone(nobody, || Ok(Alone::Done(7))), Ok(7));
+        assert_eq!(ask_or_do_alone(nobody, || Err("broken")), Err("broken"));
+        let refused = || Err::<Asked<u8>, _>("refused");
+        assert_eq!(
+            ask_or_do_alone(refused, || Ok(Alone::Done(7))),
+            Err("refused")
+        );
+    }
+}
