@@ -1,13 +1,13 @@
 //! `cairnfs publish`: makes the files of a branch those of its base.
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use cairnfs::{Conflict, ConflictKind, Error, FilePath, PublishOptions, Published, Side};
 use serde::{Deserialize, Serialize};
 
 use crate::failure::{AnyError, Failure, show_bytes, shown};
-use crate::output::counted;
+use crate::output::{counted, word, word_of};
 use crate::raw_path;
 use crate::roots::{Roots, Telling, name_of, root_failure, take_back};
 use crate::stage::Stage;
@@ -33,6 +33,9 @@ the publish back.
 Exit codes: 0 published (with --dry-run: no conflicts), 1 conflicts or a failure,
 nothing was changed, 2 wrong arguments.";
 
+/// The branch that gets the files unless another one is named.
+const MAIN: &str = "main";
+
 /// Make the files of a branch those of main, or of another branch
 #[derive(Debug, clap::Args, Serialize, Deserialize)]
 #[command(after_help = EXAMPLES)]
@@ -43,7 +46,7 @@ pub struct Args {
     /// The branch
     branch: String,
     /// The branch that gets its files
-    #[arg(long, value_name = "BASE", default_value = "main")]
+    #[arg(long, value_name = "BASE", default_value = MAIN)]
     onto: String,
     /// In a conflict at or below PATH, take the base's state
     #[arg(long, value_name = "PATH")]
@@ -142,10 +145,32 @@ fn tell_conflicts(args: &Args, stage: &Stage, conflicts: &[Conflict]) -> Result<
     }
     let count = counted(conflicts.len() as u64, "conflict", "conflicts");
     let why = format!("{count}; nothing was changed");
-    let hint = "choose a side with --ours PATH (the base) or --theirs PATH (the branch)";
+    let hint = conflicts.first().map(|first| hint(args, first));
     out.flush()?;
-    stage.tell(&Failure::new(shown(&args.volume), why).hint(hint));
+    stage.tell(&Failure::new(shown(&args.volume), why).hint(hint.unwrap_or_default()));
     Ok(())
+}
+
+/// The two commands that choose a side for a conflict.
+fn hint(args: &Args, conflict: &Conflict) -> String {
+    let bytes = |path: &Path| word_of(path.as_os_str().as_encoded_bytes());
+    let mut command = vec!["cairnfs publish".into(), bytes(&args.volume)];
+    command.push(word(&args.branch));
+    if args.onto != MAIN {
+        command.extend(["--onto".into(), word(&args.onto)]);
+    }
+    if args.dry_run {
+        command.push("--dry-run".into());
+    }
+    for (option, paths) in [("--ours", &args.ours), ("--theirs", &args.theirs)] {
+        command.extend(paths.iter().map(|path| format!("{option}={}", bytes(path))));
+    }
+    let (command, path) = (command.join(" "), word_of(path(conflict)));
+    format!(
+        "choose a side for each; for the first one, that of {}:\n    {command} --ours={path}\n  \
+         or that of the branch:\n    {command} --theirs={path}",
+        show_bytes(args.onto.as_bytes()),
+    )
 }
 
 fn json_conflict(conflict: &Conflict) -> JsonConflict {
@@ -174,7 +199,11 @@ fn why(kind: &ConflictKind, onto: &str) -> String {
             format!("both changed the extended attribute {}", show_bytes(name))
         }
         ConflictKind::Removed(by) => format!("{} removed it, the other changed it", side(by)),
-        ConflictKind::Renamed => "both renamed it".into(),
+        ConflictKind::Renamed { ours, theirs } => format!(
+            "both renamed it: {onto} to {}, the branch to {}",
+            show_bytes(ours),
+            show_bytes(theirs)
+        ),
         ConflictKind::Nameless => "each removed the name that the other kept".into(),
         ConflictKind::NameTaken => "both put a different file there".into(),
         ConflictKind::DirectoryRemoved(by) => {
