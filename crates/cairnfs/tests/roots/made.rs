@@ -94,7 +94,7 @@ fn builds_that_differ_conflict_where_they_do() {
     [&first, &second].into_iter().for_each(spread);
     second.write("target/empty", "no more").unwrap();
     second.remove_file("target/program").unwrap();
-    let mode = cairnfs::Permissions::from_mode(0o700);
+    let mode = std::fs::Permissions::from_mode(0o700);
     second.set_permissions("target/deps", mode).unwrap();
     drop((first, second));
     volume.publish("first", &onto_main()).unwrap();
