@@ -37,7 +37,7 @@ pub enum Request {
     Status,
     /// Whether the daemon can write the volume: `bool`.
     Writable,
-    /// Make everything durable. The answer is a warning if the image was displaced.
+    /// Make everything durable: [`Synced`].
     Sync,
     /// Discard free space: the number of bytes.
     Trim,
@@ -56,6 +56,15 @@ pub struct Answer {
     pub mountpoint: PathBuf,
     /// Whether the mount itself is read-only, independent of the daemon's own state.
     pub mounted_read_only: bool,
+}
+
+/// What is to be told after everything was made durable.
+#[derive(Serialize, Deserialize)]
+pub struct Synced {
+    /// What was refused because a publish or restore had replaced its file.
+    pub refused: Option<String>,
+    /// The image was moved, replaced or deleted.
+    pub displaced: Option<String>,
 }
 
 /// The class of a failed request.
@@ -166,12 +175,11 @@ pub fn is_writable(dir: &Path, wait: Duration) -> Result<bool, Refusal> {
 }
 
 /// Makes everything in the volume mounted at (or above) `dir` durable. Waits as long as the daemon
-/// works, but not for one that does not answer for `wait`. Returns a warning if the image was
-/// moved, replaced or deleted.
+/// works, but not for one that does not answer for `wait`.
 ///
 /// # Errors
 /// Not everything is durable: [`Refusal`] has the reason.
-pub fn sync(dir: &Path, wait: Duration) -> Result<Option<String>, Refusal> {
+pub fn sync(dir: &Path, wait: Duration) -> Result<Synced, Refusal> {
     ask(Request::Sync, dir, CHECK.min(wait), || {
         still_answers(dir, wait)
     })
@@ -253,7 +261,7 @@ pub fn answer_parent(request: Request, dir: &Path) -> io::Result<()> {
     let text = match request {
         Request::Status => answer(dir, status_now(dir)),
         Request::Writable => answer(dir, control::is_writable(dir)),
-        Request::Sync => answer(dir, control::sync(dir).map(|()| displaced(dir))),
+        Request::Sync => answer(dir, synced(dir)),
         Request::Trim if is_directory(dir) => answer(dir, control::trim(dir)),
         Request::Trim => serde_json::to_vec(&Err::<(), _>(Refusal {
             cause: Cause::NotDirectory,
@@ -276,6 +284,14 @@ fn status_now(dir: &Path) -> io::Result<Answer> {
         volume: control::volume(dir)?,
         mounted_read_only: mount.as_ref().is_some_and(|m| m.has("ro")),
         mountpoint: mount.map_or_else(|| dir.to_owned(), |m| m.mountpoint),
+    })
+}
+
+fn synced(dir: &Path) -> io::Result<Synced> {
+    let refused = control::sync(dir)?;
+    Ok(Synced {
+        refused: refused.map(|text| show_bytes(text.as_bytes())),
+        displaced: displaced(dir),
     })
 }
 

@@ -76,40 +76,75 @@ pub fn is_reserved(name: &[u8]) -> bool {
     name.starts_with(RESERVED)
 }
 
-/// Formats the answer to [`Question::Sync`]: one line `ERRNO INODE` for each file that lost data.
+/// Formats the answer to [`Question::Sync`]: one line `ERRNO INODE` for each file that lost data, with
+/// the path, escaped, behind that of a file that was replaced. What does not fit is left out.
 pub(crate) fn sync_answer(lost: &[Loss]) -> String {
-    let lines = lost.iter().map(|l| format!("{} {}\n", l.errno, l.ino));
-    lines.take(LOSSES_MAX).collect()
+    let mut answer = String::new();
+    for loss in lost.iter().take(LOSSES_MAX) {
+        let path = loss.replaced.as_ref().map(|path| path.to_string_lossy());
+        let path = path.map_or_else(String::new, |path| format!(" {}", path.escape_debug()));
+        let line = format!("{} {}{path}\n", loss.errno, loss.ino);
+        if answer.len() + line.len() > VALUE_MAX {
+            break;
+        }
+        answer.push_str(&line);
+    }
+    answer
 }
 
 fn parse_sync_answer(answer: &[u8]) -> Vec<Loss> {
     let text = String::from_utf8_lossy(answer);
     let loss = |line: &str| {
-        let (errno, ino) = line.split_once(' ')?;
+        let mut parts = line.splitn(3, ' ');
         Some(Loss {
-            ino: ino.parse().ok()?,
-            errno: errno.parse().ok()?,
+            errno: parts.next()?.parse().ok()?,
+            ino: parts.next()?.parse().ok()?,
+            replaced: parts.next().map(PathBuf::from),
         })
     };
     text.lines().filter_map(loss).collect()
 }
 
-fn loss_error(lost: &[Loss]) -> io::Result<()> {
+/// What was refused because a file had been replaced, for a message; `None` if nothing was. The kernel
+/// has said so to programs that closed the file or called fsync.
+fn refused_as_stale(lost: &[Loss]) -> Option<String> {
+    let stale = lost.iter().filter(|loss| loss.errno == libc::ESTALE);
+    let paths: Vec<_> = stale.filter_map(|loss| loss.replaced.as_ref()).collect();
+    let first = paths.first()?.display();
+    let more = others(paths.len());
+    Some(format!(
+        "programs that had {first}{more} open while a publish or restore replaced it have written to it \
+         after that: this was refused, as their fsync or close has told them, and is not in the new file"
+    ))
+}
+
+fn others(files: usize) -> String {
+    match files {
+        0 | 1 => String::new(),
+        n => format!(" and {} other files", n - 1),
+    }
+}
+
+fn loss_error(lost: &[Loss]) -> io::Result<Option<String>> {
+    let refused = refused_as_stale(lost);
+    let is_stale = |loss: &&Loss| loss.errno == libc::ESTALE && loss.replaced.is_some();
+    let lost: Vec<&Loss> = lost.iter().filter(|loss| !is_stale(loss)).collect();
     let Some(first) = lost.first() else {
-        return Ok(());
+        return Ok(refused);
     };
     let cause = io::Error::from_raw_os_error(first.errno);
-    let more = match lost.len() {
-        1 => String::new(),
-        n => format!(" and {} other files", n - 1),
-    };
-    let ino = first.ino;
-    Err(io::Error::new(
-        cause.kind(),
-        format!(
+    let (more, ino) = (others(lost.len()), first.ino);
+    let text = match &first.replaced {
+        Some(path) => format!(
+            "data written to {}{more}, before a publish or restore replaced it, is lost: {cause}",
+            path.display()
+        ),
+        None => format!(
             "data written to inode {ino}{more} is lost (`find -inum {ino}` shows its name): {cause}"
         ),
-    ))
+    };
+    let refused = refused.map_or_else(String::new, |refused| format!("; {refused}"));
+    Err(io::Error::new(cause.kind(), text + &refused))
 }
 
 /// Makes everything in the volume mounted at (or above) `path` durable.
@@ -121,11 +156,14 @@ fn loss_error(lost: &[Loss]) -> io::Result<()> {
 /// also for files that were deleted. The daemon, which refused the data, knows which data is still
 /// missing.
 ///
+/// Returns a message if data was refused because its file had been replaced by a publish or a restore:
+/// all that is in the tree is durable nevertheless.
+///
 /// # Errors
 /// `path` cannot be opened, is in no volume (`ENODATA`, `EOPNOTSUPP`), or the volume failed. Also
-/// fails if data that the kernel had accepted was refused, is still missing, and was not reported
-/// before.
-pub fn sync(path: &Path) -> io::Result<()> {
+/// fails if other data that the kernel had accepted was refused, is still missing, and was not
+/// reported before.
+pub fn sync(path: &Path) -> io::Result<Option<String>> {
     let file = opening::inside(path)?;
     let mut lost = Vec::new();
     for _ in 0..2 {
@@ -219,17 +257,49 @@ mod tests {
         let loss = |ino| Loss {
             ino,
             errno: libc::ENOSPC,
+            replaced: None,
         };
         let lost = [loss(7), loss(u64::MAX)];
         assert_eq!(parse_sync_answer(sync_answer(&lost).as_bytes()), lost);
-        let many: Vec<_> = (0..100_000).map(|n| loss(u64::MAX - n)).collect();
-        assert!(sync_answer(&many).len() <= VALUE_MAX);
-        loss_error(&[]).unwrap();
+        let replaced = Some(PathBuf::from("/".to_owned() + &"long".repeat(1000)));
+        let long = |ino| Loss {
+            replaced: replaced.clone(),
+            ..loss(ino)
+        };
+        let kinds: [&dyn Fn(u64) -> Loss; 2] = [&loss, &long];
+        for each in kinds {
+            let many: Vec<_> = (0..100_000).map(|n| each(u64::MAX - n)).collect();
+            assert!(sync_answer(&many).len() <= VALUE_MAX);
+        }
+        assert_eq!(loss_error(&[]).unwrap(), None);
         let error = loss_error(&lost).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::StorageFull);
         let text = error.to_string();
         assert!(
             text.contains("inode 7 and 1 other files") && text.contains("-inum 7"),
+            "{text}"
+        );
+    }
+
+    /// The number of a replaced file may lead to the one in its place.
+    #[test]
+    fn replaced_files_are_named_by_their_paths() {
+        let loss = |errno, path: &str| Loss {
+            ino: 7,
+            errno,
+            replaced: Some(path.into()),
+        };
+        let stale = [loss(libc::ESTALE, "/a b/c"), loss(libc::ESTALE, "/d")];
+        assert_eq!(parse_sync_answer(sync_answer(&stale).as_bytes()), stale);
+        let told = loss_error(&stale).unwrap().unwrap();
+        assert!(told.contains("/a b/c and 1 other files open"), "{told}");
+        let line = sync_answer(&[loss(libc::ESTALE, "/a\nb")]);
+        assert_eq!(line.lines().count(), 1, "{line}");
+        let error = loss_error(&[loss(libc::EIO, "/f"), loss(libc::ESTALE, "/d")]);
+        let text = error.unwrap_err().to_string();
+        assert!(text.contains("written to /f, before"), "{text}");
+        assert!(
+            text.contains("had /d open") && !text.contains("-inum"),
             "{text}"
         );
     }

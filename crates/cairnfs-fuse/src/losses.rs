@@ -5,9 +5,13 @@
 //! whole mount and reports it to the next syncfs(2), even if the file was deleted. So the daemon
 //! records which byte ranges of which files are missing until they are written again, truncated, or
 //! deleted with their file, and reports them once, to the next sync of the whole volume.
+//!
+//! A file that was replaced, by a publish or a restore, is recorded with its path: its number may lead
+//! to the file that is in its place.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
@@ -24,6 +28,8 @@ pub struct Loss {
     pub ino: u64,
     /// The errno value of the last refusal.
     pub errno: i32,
+    /// The path that the file had, if it was replaced by a publish or a restore.
+    pub replaced: Option<PathBuf>,
 }
 
 /// Maximum number of ranges recorded per file; beyond that the two nearest ranges are merged, with
@@ -34,6 +40,8 @@ struct Missing {
     /// Ascending disjoint byte ranges that cover all missing bytes.
     ranges: Vec<Range<u64>>,
     why: Refusal,
+    /// As [`Loss::replaced`].
+    replaced: Option<PathBuf>,
 }
 
 impl Missing {
@@ -96,13 +104,21 @@ impl Losses {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// Records that a range of bytes of a file was refused.
-    pub fn refused(&self, file: File, bytes: Range<u64>, why: Refusal) {
+    /// Records that a range of bytes of a file was refused. `replaced` returns the path of a file that
+    /// was replaced; it is called for the first loss of a file.
+    pub fn refused(
+        &self,
+        file: File,
+        bytes: Range<u64>,
+        why: Refusal,
+        replaced: impl FnOnce() -> Option<PathBuf>,
+    ) {
         self.count.fetch_add(1, Ordering::Relaxed);
         let mut files = self.files.lock();
         let missing = files.entry(file).or_insert_with(|| Missing {
             ranges: Vec::new(),
             why,
+            replaced: replaced(),
         });
         missing.add(bytes);
         missing.why = why;
@@ -141,20 +157,25 @@ impl Losses {
         self.some.store(!files.is_empty(), Ordering::Release);
     }
 
-    /// Files of the root `from` for which `goes_on` returns true are files of the root `to` now.
-    pub fn switch(&self, (from, to): (u32, u32), goes_on: impl Fn(u64) -> bool) {
+    /// Files of the root `from` are files of the root `to` now, except those for which `replaced`
+    /// returns the path that they had.
+    pub fn switch(&self, (from, to): (u32, u32), replaced: impl Fn(u64) -> Option<PathBuf>) {
         if !self.some.load(Ordering::Acquire) {
             return;
         }
         let mut files = self.files.lock();
         let all = std::mem::take(&mut *files).into_iter();
         *files = all
-            .map(
-                |((root, ino), missing)| match root == from && goes_on(ino) {
-                    true => ((to, ino), missing),
-                    false => ((root, ino), missing),
-                },
-            )
+            .map(|((root, ino), mut missing)| {
+                if root != from {
+                    return ((root, ino), missing);
+                }
+                missing.replaced = replaced(ino);
+                match missing.replaced {
+                    Some(_) => ((from, ino), missing),
+                    None => ((to, ino), missing),
+                }
+            })
             .collect();
     }
 
@@ -172,6 +193,7 @@ impl Losses {
             .map(|((_, ino), missing)| Loss {
                 ino,
                 errno: missing.why.0,
+                replaced: missing.replaced,
             })
             .collect()
     }
@@ -183,6 +205,10 @@ mod tests {
 
     const FULL: Refusal = Refusal(libc::ENOSPC);
 
+    fn refuse(losses: &Losses, file: File, bytes: Range<u64>, why: Refusal) {
+        losses.refused(file, bytes, why, || None);
+    }
+
     fn left(losses: &Losses) -> Vec<u64> {
         losses.take(|_| true).into_iter().map(|l| l.ino).collect()
     }
@@ -191,11 +217,12 @@ mod tests {
     fn loss_is_reported_once() {
         let losses = Losses::default();
         assert!(left(&losses).is_empty());
-        losses.refused((1, 7), 0..10, Refusal(libc::EIO));
-        losses.refused((1, 7), 20..30, FULL);
+        refuse(&losses, (1, 7), 0..10, Refusal(libc::EIO));
+        refuse(&losses, (1, 7), 20..30, FULL);
         let loss = Loss {
             ino: 7,
             errno: libc::ENOSPC,
+            replaced: None,
         };
         assert_eq!(losses.take(|(_, ino)| ino == 7), [loss]);
         assert!(left(&losses).is_empty());
@@ -205,9 +232,9 @@ mod tests {
     #[test]
     fn losses_follow_files_to_another_tree() {
         let losses = Losses::default();
-        losses.refused((1, 7), 0..10, FULL);
-        losses.refused((1, 8), 0..10, FULL);
-        losses.switch((1, 2), |ino| ino == 7);
+        refuse(&losses, (1, 7), 0..10, FULL);
+        refuse(&losses, (1, 8), 0..10, FULL);
+        losses.switch((1, 2), |ino| (ino == 8).then(|| PathBuf::from("/f")));
         losses.written((1, 7), 0..10);
         losses.written((2, 8), 0..10);
         let mut files = Vec::new();
@@ -218,18 +245,33 @@ mod tests {
         assert_eq!(files, [(1, 8), (2, 7)]);
     }
 
+    /// The path is that of the time of the loss, or of the switch after it.
+    #[test]
+    fn replaced_files_are_told_by_their_paths() {
+        let losses = Losses::default();
+        refuse(&losses, (1, 7), 0..10, FULL);
+        losses.switch((1, 2), |_| Some(PathBuf::from("/d/before")));
+        let stale = Refusal(libc::ESTALE);
+        losses.refused((1, 8), 0..1, stale, || Some(PathBuf::from("/first")));
+        losses.refused((1, 8), 1..2, stale, || panic!("asked once"));
+        let told = losses.take(|_| true).into_iter();
+        let told: Vec<_> = told.map(|l| (l.ino, l.replaced)).collect();
+        let paths = ["/d/before", "/first"].map(|path| Some(PathBuf::from(path)));
+        assert_eq!(told, [7, 8].into_iter().zip(paths).collect::<Vec<_>>());
+    }
+
     #[test]
     fn rewritten_bytes_are_not_lost() {
         let losses = Losses::default();
-        losses.refused((1, 7), 10..20, FULL);
-        losses.refused((1, 7), 20..30, FULL);
+        refuse(&losses, (1, 7), 10..20, FULL);
+        refuse(&losses, (1, 7), 20..30, FULL);
         losses.written((1, 7), 0..15);
         losses.written((1, 7), 25..40);
         losses.written((1, 8), 0..100);
         losses.written((1, 7), 17..19);
         losses.written((1, 7), 15..25);
         assert!(left(&losses).is_empty());
-        losses.refused((1, 7), 10..30, FULL);
+        refuse(&losses, (1, 7), 10..30, FULL);
         losses.written((1, 7), 15..25);
         assert_eq!(left(&losses), [7], "both ends are missing");
     }
@@ -237,8 +279,8 @@ mod tests {
     #[test]
     fn disjoint_ranges_written_again_are_not_lost() {
         let losses = Losses::default();
-        losses.refused((1, 7), 10..20, FULL);
-        losses.refused((1, 7), 1000..1010, FULL);
+        refuse(&losses, (1, 7), 10..20, FULL);
+        refuse(&losses, (1, 7), 1000..1010, FULL);
         losses.written((1, 7), 1000..1010);
         losses.written((1, 7), 10..20);
         assert!(left(&losses).is_empty());
@@ -249,6 +291,7 @@ mod tests {
         let mut missing = Missing {
             ranges: Vec::new(),
             why: FULL,
+            replaced: None,
         };
         let at = |i: u64| i * 100 + i % 7;
         (0..500).for_each(|i| missing.add(at(i)..at(i) + 10));
@@ -263,7 +306,7 @@ mod tests {
     fn truncated_or_deleted_data_is_not_lost() {
         let losses = Losses::default();
         for ino in [1, 2, 3, 4, 5] {
-            losses.refused((1, ino), 10..20, FULL);
+            refuse(&losses, (1, ino), 10..20, FULL);
         }
         losses.truncated((1, 1), 10);
         losses.truncated((1, 2), 15);

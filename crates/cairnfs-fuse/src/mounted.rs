@@ -158,8 +158,10 @@ impl Mounted {
     }
 
     fn sync(&self) {
-        if let Err(e) = control::sync(&self.dir) {
-            tracing::warn!("{}: {e}", self.dir.display());
+        match control::sync(&self.dir) {
+            Ok(None) => {}
+            Ok(Some(refused)) => tracing::warn!("{}: {refused}", self.dir.display()),
+            Err(e) => tracing::warn!("{}: {e}", self.dir.display()),
         }
     }
 

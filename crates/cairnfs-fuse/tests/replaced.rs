@@ -525,7 +525,7 @@ fn lost_data_of_a_changed_file_is_reported_once() {
     stand.write(now, "333").unwrap();
     stand.ops.forget(f, 1);
     let sync = || stand.ops.answer(ROOT, b"user.cairnfs.sync").unwrap();
-    assert_eq!(sync(), format!("{} {f}\n", libc::ESTALE).into_bytes());
+    assert_eq!(sync(), format!("{} {f} /f\n", libc::ESTALE).into_bytes());
     assert!(sync().is_empty());
     assert!(control::is_reserved(b"user.cairnfs.sync"));
 }

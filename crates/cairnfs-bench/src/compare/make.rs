@@ -90,7 +90,7 @@ impl Hooks for Shared {
     fn sync(&self, path: &Path) -> Result<()> {
         // syncfs(2) does not reach the daemon of a FUSE mount.
         match self.lock().system {
-            System::CairnfsMount => Ok(cairnfs_fuse::control::sync(path)?),
+            System::CairnfsMount => Ok(cairnfs_fuse::control::sync(path).map(drop)?),
             _ => Ok(rustix::fs::syncfs(&File::open(path)?)?),
         }
     }

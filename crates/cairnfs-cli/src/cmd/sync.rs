@@ -33,8 +33,8 @@ pub struct Args {
 /// The path cannot be opened, is in no mounted volume, the volume has failed, or its daemon does
 /// not answer.
 pub fn run(args: Args) -> Result<ExitCode, Box<dyn Error>> {
-    let displaced = daemon::sync(&args.dir, args.timeout).map_err(|e| e.about(&args.dir))?;
-    if let Some(text) = displaced {
+    let synced = daemon::sync(&args.dir, args.timeout).map_err(|e| e.about(&args.dir))?;
+    for text in [synced.refused, synced.displaced].into_iter().flatten() {
         eprintln!("cairnfs sync: warning: {text}");
     }
     Ok(ExitCode::SUCCESS)

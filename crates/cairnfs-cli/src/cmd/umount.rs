@@ -141,6 +141,7 @@ fn umount(args: &Args) -> Result<(), String> {
     let before = answer.map(|answer| answer.status);
     let file = before.as_ref().and_then(|status| status.file.as_ref());
     let lock = (!covered).then(|| open(&volume, file));
+    let mut refused = None;
     let synced = match daemon::sync(&dir, args.timeout) {
         Err(refusal) => match refusal.cause {
             Cause::HostFull => {
@@ -155,13 +156,18 @@ fn umount(args: &Args) -> Result<(), String> {
             Cause::Denied => Ok(()),
             _ => Err(refusal.text),
         },
-        Ok(_) => Ok(()),
+        Ok(told) => {
+            refused = told.refused;
+            Ok(())
+        }
     };
     let locked = lock.as_ref().and_then(|lock| lock.as_ref().ok());
     let watch = watch(&entry, file, locked, args.timeout);
     mounter::unmount(&dir, Way::Plain).map_err(|e| describe(&dir, &entry, e))?;
-    if let Some(text) = before.as_ref().and_then(Status::displaced) {
-        eprintln!("cairnfs umount: warning: {}", show_bytes(text.as_bytes()));
+    let displaced = before.as_ref().and_then(Status::displaced);
+    let displaced = displaced.map(|text| show_bytes(text.as_bytes()));
+    for text in [refused, displaced].into_iter().flatten() {
+        eprintln!("cairnfs umount: warning: {text}");
     }
     let lock = lock.unwrap_or_else(|| open(&volume, file));
     let closed = match lock {

@@ -47,6 +47,7 @@ mod posix;
 mod programs;
 mod queues;
 mod read_only;
+mod refused;
 mod silent;
 mod space;
 mod stopped;

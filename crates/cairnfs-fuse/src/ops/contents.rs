@@ -91,8 +91,10 @@ impl Ops {
         match &written {
             // After `EAGAIN` it is served again.
             Err(why) if why.0 != libc::EAGAIN => {
-                let file = self.trees.place(node)?.file();
-                self.losses.refused(file, offset..end, *why);
+                let place = self.trees.place(node)?;
+                let replaced = || (!place.mounted).then(|| place.fs.path_hint(place.ino));
+                self.losses
+                    .refused(place.file(), offset..end, *why, replaced);
             }
             _ => {}
         }

@@ -120,7 +120,8 @@ impl Ops {
             (self.trees.switch(&exclusive, new, moves), lost)
         });
         let roots = (old.root_id(), new.root_id());
-        self.losses.switch(roots, |ino| !left.contains_key(&ino));
+        let replaced = |ino| left.contains_key(&ino).then(|| old.path_hint(ino));
+        self.losses.switch(roots, replaced);
         drop(exclusive);
         Ok(self.stale(new, succession, names, &left))
     }

@@ -320,7 +320,12 @@ fn remount(args: &Args, path: &Path) -> Result<(), Failure> {
     })?;
     match wanted.read_only {
         true => match daemon::sync(&dir, daemon::WAIT) {
-            Ok(_) => Ok(()),
+            Ok(synced) => {
+                if let Some(text) = synced.refused {
+                    eprintln!("cairnfs mount: warning: {text}");
+                }
+                Ok(())
+            }
             Err(refusal) => Err(failed(format_args!(
                 "{given} is read-only now, but could not be made durable: {}",
                 refusal.text
