@@ -10,6 +10,7 @@
 
 mod allocation;
 mod appended;
+mod charges;
 mod contents;
 mod delayed;
 mod drops;

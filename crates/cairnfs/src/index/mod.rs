@@ -52,6 +52,37 @@ pub struct Tree {
     pub height: u32,
 }
 
+/// How the nodes of a new tree differ from those of the old one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct NodeCounts {
+    /// Nodes made for the new tree.
+    pub made: u64,
+    /// Nodes of the old tree, or made for the new one, that the new one does not have.
+    pub replaced: u64,
+    /// Those of them that another tree has too.
+    pub inherited: u64,
+    /// Those of these that an edit changed and did not empty: each needs a node for its copy.
+    /// Those that only became a part of their neighbour need none.
+    pub copied: u64,
+}
+
+impl NodeCounts {
+    /// How many nodes the new tree has more than the old one.
+    pub fn more(&self) -> i64 {
+        self.made as i64 - self.replaced as i64
+    }
+
+    /// The counts of this tree and of the next one together.
+    pub fn and(&self, next: &Self) -> Self {
+        Self {
+            made: self.made + next.made,
+            replaced: self.replaced + next.replaced,
+            inherited: self.inherited + next.inherited,
+            copied: self.copied + next.copied,
+        }
+    }
+}
+
 /// The block allocator of [`Index::apply`].
 pub trait NodeSpace {
     /// Allocates [`NODE_BLOCKS`](crate::format::NODE_BLOCKS) blocks, aligned to that number, and
@@ -76,9 +107,8 @@ pub trait NodeSpace {
     /// Called in place of [`Self::retire`] if another tree has these blocks too.
     fn give_up(&self, _block: u64, _birth: u64) {}
 
-    /// Called when a new tree is complete, with the number of nodes made for it, of nodes that it
-    /// does not have any more, and of those among them that another tree has.
-    fn note_nodes(&self, _made: u64, _replaced: u64, _inherited: u64) {}
+    /// Called when a new tree is complete.
+    fn note_nodes(&self, _nodes: &NodeCounts) {}
 
     /// Whether to make as few leaves as possible, at the cost of rewriting more of them.
     fn is_short(&self) -> bool {

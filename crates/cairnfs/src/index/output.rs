@@ -21,7 +21,7 @@ use crate::index::cache::CachedNode;
 use crate::index::pack::{Origin, PackedCells, Packer};
 use crate::index::read::{child, no_cell};
 use crate::index::writer::Writer;
-use crate::index::{Index, NodeSpace, Tree};
+use crate::index::{Index, NodeCounts, NodeSpace, Tree};
 
 /// A node of the old tree on the path to the current edit.
 struct Frame {
@@ -34,6 +34,8 @@ struct Frame {
     handed: usize,
     /// Whether something below changes, so that the node is replaced.
     open: bool,
+    /// Whether the new tree has anything of what is below the node.
+    remains: bool,
 }
 
 /// The new tree under construction.
@@ -44,11 +46,7 @@ pub(super) struct Output<'a> {
     writer: Writer,
     packers: [Level; MAX_HEIGHT as usize + 1],
     path: Vec<Frame>,
-    /// Number of nodes written.
-    made: u64,
-    /// Number of nodes of the old tree, or made here, that the new tree does not have, and of
-    /// inherited ones among them.
-    replaced: (u64, u64),
+    nodes: NodeCounts,
 }
 
 #[derive(Default)]
@@ -68,8 +66,7 @@ impl<'a> Output<'a> {
             writer: Writer::new(index.device.clone(), space.writes_apart()),
             packers: Default::default(),
             path: Vec::new(),
-            made: 0,
-            replaced: (0, 0),
+            nodes: NodeCounts::default(),
         }
     }
 
@@ -102,6 +99,7 @@ impl<'a> Output<'a> {
             at: 0,
             handed: 0,
             open: false,
+            remains: false,
         });
     }
 
@@ -147,6 +145,7 @@ impl<'a> Output<'a> {
             return Ok(false);
         };
         let (open, level, len) = (frame.open, frame.node.level(), frame.node.len());
+        let birth = frame.node.header().birth.get();
         if open {
             if let Some(below) = level.checked_sub(1) {
                 self.hand_over(depth, len)?;
@@ -155,8 +154,24 @@ impl<'a> Output<'a> {
             }
             self.cut(level)?;
         }
-        self.path.pop();
+        let remains = self
+            .path
+            .pop()
+            .is_none_or(|frame| frame.remains || !frame.open);
+        if open && remains {
+            self.nodes.copied += u64::from(self.space.is_inherited(birth));
+        }
+        if remains {
+            self.remain();
+        }
         Ok(open)
+    }
+
+    /// Records that something of the last node of the path is in the new tree.
+    fn remain(&mut self) {
+        if let Some(frame) = self.path.last_mut() {
+            frame.remains = true;
+        }
     }
 
     /// Hands the unedited children of an open frame, up to `end`, over to the packer of its level.
@@ -173,11 +188,22 @@ impl<'a> Output<'a> {
             from = self.join_right(below, (&node, &bounds), from, end)?;
             self.drain(below)?;
         }
-        self.keep(&node, from, end)
+        if let Some(frame) = self.path.get_mut(depth) {
+            frame.remains = true;
+        }
+        self.push_all(&node, from, end)
     }
 
-    /// Adds the cells `from..end` of a node of the old tree unchanged.
-    pub fn keep(&mut self, node: &Node, from: usize, end: usize) -> Result<()> {
+    /// Adds the cells `from..end` of the leaf at the end of the path unchanged.
+    pub fn keep(&mut self, leaf: &Node, from: usize, end: usize) -> Result<()> {
+        if from < end {
+            self.remain();
+        }
+        self.push_all(leaf, from, end)
+    }
+
+    /// Adds the cells `from..end` of a node of the old tree.
+    fn push_all(&mut self, node: &Node, from: usize, end: usize) -> Result<()> {
         for i in from..end {
             let cell = node.raw_cell(i).ok_or_else(|| no_cell(node, i))?;
             self.push(node.level(), &cell, Origin::Kept)?;
@@ -289,7 +315,7 @@ impl<'a> Output<'a> {
             return Err(Error::Invalid("cells that do not fit into a node"));
         };
         self.writer.write(block, &bytes)?;
-        self.made += 1;
+        self.nodes.made += 1;
         if let Some(node) = Node::built(bytes) {
             self.index.cache.insert(CachedNode::new(&ptr, node));
         }
@@ -309,6 +335,7 @@ impl<'a> Output<'a> {
 
     /// Adds an item with a new value.
     pub fn put(&mut self, key: &Key, value: &[u8], appended: bool) -> Result<()> {
+        self.remain();
         let address;
         let mut cell = RawCell {
             key: key.encode(),
@@ -362,14 +389,9 @@ impl<'a> Output<'a> {
     }
 
     fn retire_node(&mut self, block: u64, birth: u64) {
-        self.replaced.0 += 1;
-        self.replaced.1 += u64::from(self.space.is_inherited(birth));
+        self.nodes.replaced += 1;
+        self.nodes.inherited += u64::from(self.space.is_inherited(birth));
         self.retire(block, birth);
-    }
-
-    fn note_nodes(&self) {
-        let (replaced, inherited) = self.replaced;
-        self.space.note_nodes(self.made, replaced, inherited);
     }
 
     /// Whether another tree has the node as well, so that rewriting it frees nothing.
@@ -385,7 +407,7 @@ impl<'a> Output<'a> {
             let at = self.level(level)?;
             if at.packer.is_empty() && at.made == 0 {
                 self.writer.flush()?;
-                self.note_nodes();
+                self.space.note_nodes(&self.nodes);
                 return Ok(Tree::default());
             }
             if let (Some(below), 0, 1) = (level.checked_sub(1), at.made, at.packer.len())
@@ -407,7 +429,7 @@ impl<'a> Output<'a> {
             ptr = child(&node, 0)?;
             top -= 1;
         }
-        self.note_nodes();
+        self.space.note_nodes(&self.nodes);
         Ok(Tree {
             ptr,
             height: u32::from(top) + 1,

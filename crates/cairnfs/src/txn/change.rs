@@ -63,7 +63,7 @@ pub(super) fn shrinkage(kind: Kind, attrs: Option<&Attrs>) -> u64 {
 }
 
 /// Leaves that deleted extents of one transaction may touch and leave: those at both ends of them.
-pub(super) const ENDS: u64 = 2;
+const ENDS: u64 = 2;
 
 /// Leaves of the index that a merge may touch for an item of this kind, besides what its neighbours
 /// touch.

@@ -277,8 +277,11 @@ impl<'a> Commit<'a> {
             done.growth = 0;
             core.space.commit_delayed(waited.growth, grown);
             items.payer().1.sub(waited.leaves);
-            // The leaves of its extents are neighbours: no more than were charged.
-            used.touched = used.touched.min(waited.leaves);
+            // The leaves of its extents are neighbours: no more than were charged. A writeback
+            // without pages, of a size for example, was not charged.
+            if waited.leaves > 0 {
+                used.touched = used.touched.min(waited.leaves);
+            }
         }
         if items.is_heir() {
             core.use_copies(items, &used);

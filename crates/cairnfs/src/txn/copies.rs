@@ -15,6 +15,7 @@ use std::collections::HashMap;
 
 use crate::error::Result;
 use crate::hash::IntHash;
+use crate::index::NodeCounts;
 use crate::space::{Class, Space};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -85,14 +86,22 @@ struct Head {
     committed: u64,
     /// Units that a merge has taken, without those that it has used for copies.
     handed: u64,
+    /// Copies that the changes which a merge has taken may still need. Unlike units, not limited by
+    /// the number of inherited nodes, which is as the volume tells it.
+    due: u64,
 }
 
 impl Head {
-    /// Units for copies of `leaves` leaves and what is above them.
-    fn cost(&self, leaves: u64) -> u64 {
+    /// Nodes on the paths to `leaves` leaves.
+    fn paths(&self, leaves: u64) -> u64 {
         // While a merge has units for this head, they include the root.
         let root = u64::from(self.root && self.handed == 0);
-        let units = leaves.saturating_mul(self.path).saturating_add(root);
+        leaves.saturating_mul(self.path).saturating_add(root)
+    }
+
+    /// Units for copies of `leaves` leaves and what is above them.
+    fn cost(&self, leaves: u64) -> u64 {
+        let units = self.paths(leaves);
         match self.forked {
             true => units,
             false => units.min(self.left()),
@@ -362,6 +371,7 @@ impl Copies {
             let left = state.units - handed;
             state.change(id, |head| {
                 let units = head.cost(head.committed).min(left);
+                head.due += head.paths(head.committed);
                 head.committed = 0;
                 head.handed += units;
                 handed += units;
@@ -387,14 +397,24 @@ impl Copies {
         }
     }
 
-    /// Counts inherited nodes of a head that a step has replaced by copies.
-    pub fn copied(&self, id: u32, nodes: u64) {
+    /// Counts inherited nodes of a head that a step has replaced. It may have copied no more than
+    /// what was charged for the changes that the merge has taken.
+    pub fn replaced(&self, id: u32, nodes: &NodeCounts) {
+        let NodeCounts {
+            inherited, copied, ..
+        } = *nodes;
         self.state.lock().change(id, |head| {
+            assert!(
+                copied <= head.due,
+                "a merge copies {copied} nodes of a root, its changes were charged for {}",
+                head.due
+            );
+            head.due -= copied;
             if !head.forked {
-                head.nodes = head.nodes.saturating_sub(nodes);
-                head.root &= nodes == 0;
+                head.nodes = head.nodes.saturating_sub(inherited);
+                head.root &= inherited == 0;
             }
-            head.handed = head.handed.saturating_sub(nodes);
+            head.handed = head.handed.saturating_sub(inherited);
         });
     }
 
@@ -418,7 +438,7 @@ impl Copies {
         let mut state = self.state.lock();
         let ids: Vec<u32> = state.heads.keys().copied().collect();
         for id in ids {
-            state.change(id, |head| head.handed = 0);
+            state.change(id, |head| (head.handed, head.due) = (0, 0));
         }
         drop(state);
         self.refill(space, units)

@@ -47,7 +47,6 @@ pub(super) use self::step_space::{StepSpace, StepUnits};
 use self::steps::{Step, StepEnd, merge_step};
 pub(super) use self::steps::{VolumeStep, write_roots};
 use crate::error::{Error, Result};
-use crate::format::key::Kind;
 use crate::inode::Inode;
 use crate::journal::position::LogPosition;
 use crate::journal::ring::CONTEXT_BASE;
@@ -56,7 +55,7 @@ use crate::space::{BlockRun, Class};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::txn::Core;
-use crate::txn::change::{ENDS, touched};
+use crate::txn::change::touched;
 use crate::txn::copies::{Copies, Heir};
 use crate::txn::heads::HeadInput;
 use crate::txn::items::{ItemStore, NOT_A_HEAD};
@@ -136,19 +135,15 @@ impl Left {
     }
 }
 
-/// Leaves that the replayed changes of a head may touch.
+/// Leaves that the replayed changes of a head may touch. The log does not tell which extents were
+/// deleted together, so each of them may be the only one in its leaf.
 fn replayed_leaves(items: &ItemStore) -> u64 {
     let of_inode = |inode: Arc<Inode>| {
         let state = inode.read();
-        let mut ends = 0;
-        let leaves = state.current.iter().map(|((kind, _), slot)| {
-            let delete = slot.vector.with(|value| value.is_none());
-            if kind == Kind::Extent && delete {
-                ends = ENDS;
-            }
-            touched(kind, delete)
-        });
-        leaves.sum::<u64>() + ends
+        let items = state.current.iter();
+        items
+            .map(|((kind, _), _)| touched(kind, false))
+            .sum::<u64>()
     };
     items.table().all().into_iter().map(of_inode).sum()
 }

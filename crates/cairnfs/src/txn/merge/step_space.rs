@@ -13,7 +13,7 @@ use std::collections::HashSet;
 
 use crate::error::{Error, Result};
 use crate::format::NODE_BLOCKS;
-use crate::index::NodeSpace;
+use crate::index::{NodeCounts, NodeSpace};
 use crate::space::{BlockRun, Class, Funding};
 use crate::txn::Core;
 use crate::txn::commit::is_inherited;
@@ -57,9 +57,8 @@ pub(in crate::txn) struct StepSpace<'a> {
     held: Cell<u64>,
     /// What was born up to this context belongs to other trees too.
     inherited: Cell<u64>,
-    /// Nodes that the current tree of files has more than before the step, and inherited nodes that
-    /// it replaced by copies.
-    nodes: Cell<(i64, u64)>,
+    /// How the nodes of the current tree of files differ from those before the step.
+    nodes: Cell<NodeCounts>,
     allocated: RefCell<Vec<u64>>,
     retired: RefCell<Vec<u64>>,
     /// What trees give up of a parent for which a walk runs.
@@ -79,7 +78,7 @@ impl<'a> StepSpace<'a> {
             limit: core.space.step_units(),
             held: Cell::new(0),
             inherited: Cell::new(0),
-            nodes: Cell::new((0, 0)),
+            nodes: Cell::default(),
             allocated: RefCell::default(),
             retired: RefCell::default(),
             given_up: RefCell::default(),
@@ -103,12 +102,11 @@ impl<'a> StepSpace<'a> {
         self.given_up.borrow_mut().set_floor(floor);
         self.inherited.set(inherited);
         self.held.set(0);
-        self.nodes.set((0, 0));
+        self.nodes.set(NodeCounts::default());
     }
 
-    /// How many nodes the tree has more than when it was entered, and how many inherited nodes it
-    /// replaced by copies.
-    pub fn nodes(&self) -> (i64, u64) {
+    /// How the nodes of the tree differ from those that it had when it was entered.
+    pub fn nodes(&self) -> NodeCounts {
         self.nodes.get()
     }
 
@@ -169,10 +167,8 @@ impl NodeSpace for StepSpace<'_> {
         self.given_up.borrow_mut().unit(block, birth);
     }
 
-    fn note_nodes(&self, made: u64, replaced: u64, inherited: u64) {
-        let (more, copied) = self.nodes.get();
-        let more = more + made as i64 - replaced as i64;
-        self.nodes.set((more, copied + inherited));
+    fn note_nodes(&self, nodes: &NodeCounts) {
+        self.nodes.set(self.nodes.get().and(nodes));
     }
 
     fn is_short(&self) -> bool {

@@ -18,7 +18,7 @@ use crate::format::NODE_BLOCKS;
 use crate::format::key::{Key, VOLUME_ROOT};
 use crate::format::root::{RawRoot, Root};
 use crate::format::superblock::Superblock;
-use crate::index::{Edits, Tree};
+use crate::index::{Edits, NodeCounts, Tree};
 use crate::journal::position::LogPosition;
 use crate::space::BlockRun;
 use crate::txn::Core;
@@ -94,8 +94,8 @@ pub(super) struct NewTree {
     pub root: u32,
     /// The tree.
     pub tree: Tree,
-    /// How many nodes it has more than before, and how many inherited nodes it replaced by copies.
-    pub nodes: (i64, u64),
+    /// How its nodes differ from those before.
+    pub nodes: NodeCounts,
 }
 
 /// The items of the roots that a step changes: those of `trees`, and of `changes`, of which new
@@ -128,7 +128,7 @@ fn tree_after(core: &Core, trees: &[NewTree], changes: &RootItems, id: u32) -> (
             let new = trees.iter().find(|new| new.root == id);
             return new.map_or(before, |new| match before {
                 (tree, 0) if tree.height > 0 => (new.tree, 0),
-                (_, nodes) => (new.tree, nodes.saturating_add_signed(new.nodes.0)),
+                (_, nodes) => (new.tree, nodes.saturating_add_signed(new.nodes.more())),
             });
         }
         match changes.get(&id) {
@@ -255,7 +255,7 @@ pub(super) fn finish_step<'a>(
     // Roots that were opened meanwhile.
     set_trees(core, &trees);
     for new in &trees {
-        core.merger.copies().copied(new.root, new.nodes.1);
+        core.merger.copies().replaced(new.root, &new.nodes);
     }
     if !roots.is_empty() {
         core.heads.each(|items| {

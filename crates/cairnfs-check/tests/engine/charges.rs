@@ -1,0 +1,119 @@
+//! What changes of a head that inherits are charged covers the copies of its merge. A merge that
+//! copies more than that panics, so these tests make the changes for which a charge is easily too
+//! low.
+
+use std::io::Write;
+use std::sync::Arc;
+
+use cairnfs::device::MemoryDevice;
+use cairnfs::fs::FileSystem;
+use cairnfs::types::SetAttr;
+use cairnfs::{Error, File, OpenOptions, Volume};
+
+use crate::seen::assert_sound;
+use crate::snapshots::{fresh, kill, open, volume};
+
+const MIB: u64 = 1 << 20;
+const BLOCK: u64 = 4096;
+
+/// Extents of the file, which fill several leaves: every other block is a hole.
+const EXTENTS: u64 = 3000;
+
+/// A volume with a file of many extents, and a branch of it.
+fn branch_of_many_extents() -> (Arc<MemoryDevice>, Arc<FileSystem>, Volume) {
+    let device = fresh(128 * MIB);
+    let fs = open(&device);
+    let v = volume(&fs);
+    write_extents(&v.create_file("f").unwrap());
+    fs.merge().unwrap();
+    let branch = v.branch("b").unwrap();
+    fs.merge().unwrap();
+    (device, fs, branch)
+}
+
+fn write_extents(file: &File) {
+    for n in 0..EXTENTS {
+        file.write_all_at(&[7; BLOCK as usize], n * 2 * BLOCK)
+            .unwrap();
+    }
+    file.sync_all().unwrap();
+}
+
+fn writable(v: &Volume) -> File {
+    v.open_with("f", OpenOptions::new().write(true)).unwrap()
+}
+
+/// A volume of small files with branches, and no space left.
+#[test]
+fn changes_of_many_branches_are_refused_before_one_merge() {
+    let device = fresh(64 * MIB);
+    let fs = open(&device);
+    let v = volume(&fs);
+    let name = |n: u32| format!("a-file-with-a-long-name-{n}");
+    (0..6000).for_each(|n| v.write(name(n), "small").unwrap());
+    fs.merge().unwrap();
+    let made = (0..24).map(|n| v.branch(&format!("b{n}")).unwrap());
+    let branches: Vec<Volume> = made.collect();
+    fs.merge().unwrap();
+    let mut rest = v.create_file("rest").unwrap();
+    while rest.write_all(&[9; 65_536]).is_ok() {}
+    drop(rest);
+    fs.sync().unwrap();
+    fs.merge().unwrap();
+    let inodes: Vec<u64> = (0..6000)
+        .step_by(20)
+        .map(|n| v.metadata(name(n)).unwrap().ino())
+        .collect();
+    let set = SetAttr {
+        mode: Some(0o600),
+        ..SetAttr::default()
+    };
+    let mut refused = 0;
+    for branch in &branches {
+        for ino in &inodes {
+            if let Err(e) = branch.file_system().setattr(*ino, &set) {
+                assert!(matches!(e.cause(), Error::HeldByRoots), "{e:?}");
+                refused += 1;
+                break;
+            }
+        }
+    }
+    assert!(refused > 3, "{refused}");
+    fs.merge().unwrap();
+    drop(branches);
+    fs.close().unwrap();
+    assert_sound(&*device, "closed");
+}
+
+/// The deletions of neighbours are charged for the leaves at their ends only, because the leaves
+/// between them become empty. Extents that are written in their place keep them.
+#[test]
+fn extents_written_in_place_of_deleted_ones_are_charged() {
+    let (device, fs, branch) = branch_of_many_extents();
+    let file = writable(&branch);
+    file.set_len(0).unwrap();
+    write_extents(&file);
+    drop(file);
+    fs.merge().unwrap();
+    drop(branch);
+    fs.close().unwrap();
+    assert_sound(&*device, "closed");
+}
+
+/// Deletions that are not neighbours are charged apart, also when the log is replayed.
+#[test]
+fn scattered_deletions_are_charged_after_replay() {
+    let (device, fs, branch) = branch_of_many_extents();
+    let file = writable(&branch);
+    for n in (0..EXTENTS).step_by(100) {
+        file.punch_hole(n * 2 * BLOCK, BLOCK).unwrap();
+    }
+    fs.sync().unwrap();
+    drop(file);
+    std::mem::forget(branch);
+    let again = open(&device);
+    kill(fs);
+    again.merge().unwrap();
+    again.close().unwrap();
+    assert_sound(&*device, "closed");
+}
