@@ -155,9 +155,6 @@ pub enum InjectedFault {
     PublishedUnderBase,
     /// A step of a drop begins behind the extent at which the step before it paused.
     PausedExtentPassed,
-    /// What a merge freed is reused while the superblock that it left to the next flush may still be
-    /// in the device's cache.
-    RestReusedEarly,
 }
 
 #[cfg(not(feature = "fault-injection"))]

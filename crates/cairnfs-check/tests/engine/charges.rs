@@ -85,21 +85,6 @@ fn changes_of_many_branches_are_refused_before_one_merge() {
     assert_sound(&*device, "closed");
 }
 
-/// The deletions of neighbours are charged for the leaves at their ends only, because the leaves
-/// between them become empty. Extents that are written in their place keep them.
-#[test]
-fn extents_written_in_place_of_deleted_ones_are_charged() {
-    let (device, fs, branch) = branch_of_many_extents();
-    let file = writable(&branch);
-    file.set_len(0).unwrap();
-    write_extents(&file);
-    drop(file);
-    fs.merge().unwrap();
-    drop(branch);
-    fs.close().unwrap();
-    assert_sound(&*device, "closed");
-}
-
 /// Deletions that are not neighbours are charged apart, also when the log is replayed.
 #[test]
 fn scattered_deletions_are_charged_after_replay() {

@@ -190,11 +190,6 @@ const SNAPSHOTS: &[(InjectedFault, During, &str)] = &[
         Run,
         "chmod f 384; branch b; chmod f 448; branch c; chmod f 384; branch d",
     ),
-    (
-        RestReusedEarly,
-        Run,
-        "chmod f 384; branch b; chmod f 448; branch c; chmod f 384; branch d",
-    ),
     (TailBeforeIndex, Run, "unlink f; branch b"),
     (FreedUnitsReused, Run, "chmod f 384; branch b"),
     (RootRecordUnflushed, Run, "merge; branch b"),

@@ -7,7 +7,6 @@
 //! that the merge freed.
 
 use crate::error::Result;
-use crate::fault::{self, InjectedFault};
 use crate::format::NODE_BLOCKS;
 use crate::space::BlockRun;
 use crate::txn::Core;
@@ -49,7 +48,7 @@ impl Rest {
     /// # Errors
     /// The device's failure.
     pub fn move_tail(&mut self, core: &Core) -> Result<()> {
-        fault::unless(InjectedFault::RestReusedEarly, || core.superblocks.settle())?;
+        core.superblocks.settle()?;
         if let Some((tail, credited)) = self.tail.take() {
             core.journal.merged(tail, credited);
         }
