@@ -13,8 +13,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use crate::kill_load::{Load, workers};
 use crate::place::{Place, Random, able, arg, succeed, tell};
 
-/// A number from the environment.
-pub fn setting(name: &str) -> Option<u64> {
+fn setting(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| {
         let number = text.parse();
         number.unwrap_or_else(|_| panic!("{name}={text} is not a number"))

@@ -7,75 +7,16 @@
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
-use std::sync::RwLock;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
+use std::process::{Child, Command, Stdio};
 
-use crate::place::{Random, pattern, said};
+use crate::place::{Random, pattern};
 
 /// A worker.
 pub trait Load: Send {
     /// Does one step. Fails once the daemon is gone.
     fn step(&mut self) -> io::Result<()>;
-    /// Closes the files that it has open, before an unmount. No step follows.
-    fn close(&mut self) {}
     /// Asserts that everything recorded as durable exists.
     fn verify(&self, what: &str);
-}
-
-/// Runs `work` while each of the workers does steps, which must succeed unless `killed` was set before.
-/// While `work` has its lock for writing, the workers pause between two steps.
-pub fn beside<R>(
-    loads: &mut [Box<dyn Load>],
-    killed: &AtomicBool,
-    work: impl FnOnce(&RwLock<()>) -> R,
-) -> R {
-    /// Ends the workers also if `work` panics.
-    struct Ends<'a>(&'a AtomicBool);
-    impl Drop for Ends<'_> {
-        fn drop(&mut self) {
-            self.0.store(true, Ordering::Relaxed);
-        }
-    }
-    let (gate, ended) = (RwLock::new(()), AtomicBool::new(false));
-    thread::scope(|scope| {
-        let _ends = Ends(&ended);
-        let (gate, ended) = (&gate, &ended);
-        for load in loads {
-            scope.spawn(move || {
-                while !ended.load(Ordering::Relaxed) {
-                    let Ok(_step) = gate.read() else {
-                        break;
-                    };
-                    if let Err(error) = load.step() {
-                        assert!(killed.load(Ordering::Relaxed), "refused: {error}");
-                        break;
-                    }
-                }
-            });
-        }
-        work(gate)
-    })
-}
-
-/// Closes what workers have open.
-pub fn close(loads: &mut [Box<dyn Load>]) {
-    loads.iter_mut().for_each(|load| load.close());
-}
-
-/// What is said where a tree would not stop changing.
-const UNSETTLED: &str = "is being written to without pause: stop the writers, then try again";
-
-/// Runs a command until it does not meet writers without pause any more: once beside them, then as it
-/// asks for while they pause. Tells whether they had to.
-pub fn with_pause(gate: &RwLock<()>, mut run: impl FnMut() -> Output) -> (Output, bool) {
-    let output = run();
-    if !said(&output).contains(UNSETTLED) {
-        return (output, false);
-    }
-    let _pause = gate.write().unwrap();
-    (run(), true)
 }
 
 /// One worker of each kind, in separate directories below `dir`.
@@ -97,11 +38,6 @@ pub fn workers(dir: &Path, random: &mut Random) -> Vec<Box<dyn Load>> {
         // directory that it wants to sync, which happens if the kill comes at that moment.
         Box::new(Database::new(place("rollback"), "truncate")),
     ]
-}
-
-/// What takes the place of a file that is closed.
-fn closed() -> File {
-    File::open("/dev/null").unwrap()
 }
 
 fn sync_dir(dir: &Path) -> io::Result<()> {
@@ -143,10 +79,6 @@ impl Load for Append {
             self.promised = self.written.len();
         }
         Ok(())
-    }
-
-    fn close(&mut self) {
-        self.file = closed();
     }
 
     fn verify(&self, what: &str) {
@@ -419,10 +351,6 @@ impl Load for Overwrite {
         self.file.sync_data()?;
         self.promised.clone_from(&self.written);
         Ok(())
-    }
-
-    fn close(&mut self) {
-        self.file = closed();
     }
 
     fn verify(&self, what: &str) {
