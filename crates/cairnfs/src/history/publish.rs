@@ -63,23 +63,17 @@ pub fn publish(fs: &Arc<FileSystem>, branch: &str, options: &PublishOptions) -> 
     let name = base.name.clone().unwrap_or_default();
     let _states = check_paths(fs, (&base, &branch), options)?;
     let both = format!("{name} or {}", branch.name.as_deref().unwrap_or_default());
-    let published = until_unchanged(fs, (&[base.id, branch.id], &both), || {
+    until_unchanged(fs, (&[base.id, branch.id], &both), || {
         let roots = fs.roots();
         let kept = refs::undo_name(&name, &roots, fs.core().now());
-        let ids = (base.id, branch.id);
-        if move_names(fs, ids, &kept, (&roots, options.dry_run))? {
+        if !options.dry_run && move_names(fs, (base.id, branch.id), &kept, &roots)? {
             return Ok(Published {
-                kept: Some(kept).filter(|_| !options.dry_run),
+                kept: Some(kept),
                 ..Published::default()
             });
         }
         merge(fs, (base.id, &branch), &kept, options)
-    })?;
-    if published.merged && published.kept.is_some() {
-        // Nothing here has it open any more.
-        fs.free_dropped(branch.id);
-    }
-    Ok(published)
+    })
 }
 
 fn head(fs: &FileSystem, reference: &str) -> Result<RootInfo> {
@@ -92,50 +86,35 @@ fn head(fs: &FileSystem, reference: &str) -> Result<RootInfo> {
     }
 }
 
-/// Publishes without a merge if the base has exactly the files that the branch began with. Returns
-/// whether it has, and with `dry_run` does no more.
+/// Publishes without a merge if the base has exactly the files that the branch began with. Other
+/// forks of the base since then are in between, and have the same tree.
 fn move_names(
     fs: &FileSystem,
     (base, branch): (u32, u32),
     kept: &str,
-    (roots, dry_run): (&[RootInfo], bool),
-) -> Result<bool> {
-    let Some(since) = began_with(fs, (base, branch), roots)? else {
-        return Ok(false);
-    };
-    if dry_run {
-        return fs.open_root(base)?.is_unchanged_since(since);
-    }
-    match replace(fs, base, branch, kept, Some(since)) {
-        Ok(()) => Ok(true),
-        Err(Error::Stale) => Ok(false),
-        Err(e) => Err(e),
-    }
-}
-
-/// The snapshot above the base, if it has the files that the branch began with. Other forks of the
-/// base since then are in between, and have the same tree.
-fn began_with(
-    fs: &FileSystem,
-    (base, branch): (u32, u32),
     roots: &[RootInfo],
-) -> Result<Option<u32>> {
+) -> Result<bool> {
     let newest = ancestors(base, roots).first().copied();
     let newest = newest.and_then(|id| roots.iter().find(|root| root.id == id));
     let common = common_ancestor(base, branch, roots);
     let (Some(newest), Some(common)) = (newest, common) else {
-        return Ok(None);
+        return Ok(false);
     };
     if newest.id != common.id {
         let tree = |root: &RootInfo| Frozen::of(fs, root.clone());
         match (tree(newest), tree(common)) {
             (Ok(newest), Ok(common)) if newest.is_same(&common) => {}
             // A root without a name may be gone meanwhile.
-            (Ok(_) | Err(Error::NotFound), Ok(_) | Err(Error::NotFound)) => return Ok(None),
+            (Ok(_) | Err(Error::NotFound), Ok(_) | Err(Error::NotFound)) => return Ok(false),
             (Err(e), _) | (_, Err(e)) => return Err(e),
         }
     }
-    Ok(Some(newest.id))
+    let since = Some(newest.id);
+    match replace(fs, base, branch, kept, since) {
+        Ok(()) => Ok(true),
+        Err(Error::Stale) => Ok(false),
+        Err(e) => Err(e),
+    }
 }
 
 fn merge(
@@ -199,7 +178,7 @@ fn plan_of(
             _ => None,
         }
     };
-    plan(&our_delta, their_delta, &mut trees, &choose)
+    plan(&our_delta, &their_delta, &mut trees, &choose)
 }
 
 /// Whether a path is at or below another one.

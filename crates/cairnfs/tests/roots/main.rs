@@ -8,7 +8,6 @@
     reason = "a test fails where it stands"
 )]
 
-mod made;
 mod merges;
 mod streams;
 mod tree;

@@ -4,4 +4,3 @@ mod oracle;
 mod random;
 mod rules;
 mod support;
-mod twins;
