@@ -3,10 +3,8 @@
 //! Unmounts only its own mount, identified by its device number, which each connection has for
 //! itself. Uses the table of mounts and the system calls; knows nothing of who serves the mount.
 
-use std::fmt::Display;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::thread;
 use std::time::Duration;
 
 use rustix::fs::{fstat, major, minor, syncfs};
@@ -21,10 +19,6 @@ use crate::opening;
 
 /// Time after which a session is cut off that continues although its last visible mount is gone.
 const UNSEEN: Duration = Duration::from_secs(60);
-
-/// Looks for a moment without requests, and the time between two of them.
-const LOOKS: usize = 200;
-const PAUSE: Duration = Duration::from_micros(50);
 
 /// A mounted connection.
 #[derive(Debug)]
@@ -126,34 +120,28 @@ impl Mounted {
         grace
     }
 
-    /// Makes the kernel send the data that it holds back, and waits until all of it is answered.
-    /// `fetch_each` does that file by file. Must not be called in an event loop.
+    /// Makes the kernel send the data that it holds back, by `send`, which calls [`send`] in another
+    /// process, and calls `wait`, which waits until it is answered, with what tells the number of
+    /// requests without a reply. Must not be called in an event loop.
     ///
     /// # Errors
     /// The mount cannot be reached from here.
-    pub(crate) fn fetch(&self, fetch_each: impl Fn()) -> io::Result<()> {
+    pub(crate) fn fetch(
+        &self,
+        send: &dyn Fn(&Path, &str) -> io::Result<()>,
+        wait: impl FnOnce(&dyn Fn() -> Option<usize>),
+    ) -> io::Result<()> {
         if self.entry.as_ref().is_some_and(|mount| mount.has("ro")) {
             return Ok(());
         }
-        let unreachable = |why: &dyn Display| {
+        let device = self.device.as_deref().unwrap_or_default();
+        send(&self.dir, device).map_err(|error| {
             let dir = self.dir.display();
-            let text = format!(
-                "what was written to the mount on {dir} and has not arrived cannot be fetched: {why}"
-            );
-            io::Error::other(text)
-        };
-        let dir = opening::inside(&self.dir).map_err(|error| unreachable(&error))?;
-        let device = fstat(&dir)?.st_dev;
-        let text = format!("{}:{}", major(device), minor(device));
-        if self.device.as_ref() != Some(&text) {
-            return Err(unreachable(&"it is not visible to its daemon there"));
-        }
-        // The result tells only of refusals, also of earlier ones. Not every kernel waits for the
-        // writes that this begins.
-        let _ = syncfs(&dir);
-        if !is_idle_soon(device) {
-            fetch_each();
-        }
+            io::Error::other(format!(
+                "what was written to the mount on {dir} and has not arrived cannot be fetched: {error}"
+            ))
+        })?;
+        wait(&|| unanswered(device));
         Ok(())
     }
 
@@ -186,16 +174,29 @@ impl Mounted {
     }
 }
 
-/// Whether the kernel was seen to have no unanswered request of a connection; `false` also if it
-/// does not tell.
-fn is_idle_soon(device: u64) -> bool {
-    let path = format!("/sys/fs/fuse/connections/{device}/waiting");
-    for _ in 0..LOOKS {
-        match std::fs::read(&path).as_deref() {
-            Ok(b"0\n") => return true,
-            Ok(_) => thread::sleep(PAUSE),
-            Err(_) => return false,
-        }
+/// Makes the kernel begin to send what it holds back of the mount of this device number on `dir`.
+///
+/// This waits for requests of the mount in the kernel, where no signal ends it. The process that
+/// serves the mount must not call it: if that is killed meanwhile, the kernel cannot end the
+/// connection, because the waiting thread keeps the memory and the descriptors of the process.
+///
+/// # Errors
+/// The directory cannot be opened, or another mount is on it.
+pub fn send(dir: &Path, device: &str) -> io::Result<()> {
+    let dir = opening::inside(dir)?;
+    let found = fstat(&dir)?.st_dev;
+    if format!("{}:{}", major(found), minor(found)) != device {
+        return Err(io::Error::other("it is not visible to its daemon there"));
     }
-    false
+    // The result tells only of refusals, also of earlier ones. Not every kernel waits for the
+    // writes that this begins.
+    let _ = syncfs(&dir);
+    Ok(())
+}
+
+/// The number of requests of a connection without a reply; `None` if the kernel does not tell.
+fn unanswered(device: &str) -> Option<usize> {
+    let (_, minor) = device.split_once(':')?;
+    let path = format!("/sys/fs/fuse/connections/{minor}/waiting");
+    std::fs::read_to_string(path).ok()?.trim_end().parse().ok()
 }

@@ -16,7 +16,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use cairnfs_transport::session::Traffic;
-use cairnfs_transport::{Config, Notifier, Server, Session};
+use cairnfs_transport::{Config, Notifier, Quiet, Server, Session};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -65,12 +65,15 @@ pub enum NotAdded {
     Failed(io::Error),
 }
 
+/// Receives the channel for unsolicited messages to the kernel, what makes the connection quiet, and
+/// the counts of the transport.
+pub type Connected = Box<dyn FnOnce(Notifier, Arc<Quiet>, Traffic)>;
+
 /// A file system that a session can serve.
 pub trait Served: Server {
-    /// Returns a function that receives the channel for unsolicited messages to the kernel, and the
-    /// counts of the transport, once the session exists.
-    fn connected(&self) -> Box<dyn FnOnce(Notifier, Traffic)> {
-        Box::new(|_, _| {})
+    /// Returns what is to be called once the session exists.
+    fn connected(&self) -> Connected {
+        Box::new(|_, _, _| {})
     }
 
     /// Returns the handle by which the session ends the file system.
@@ -94,10 +97,10 @@ impl Served for Adapter {
         Some(self.ops())
     }
 
-    fn connected(&self) -> Box<dyn FnOnce(Notifier, Traffic)> {
+    fn connected(&self) -> Connected {
         let ops = self.ops();
-        Box::new(move |notifier, traffic| {
-            ops.connect(Box::new(Notices::new(notifier, traffic)));
+        Box::new(move |notifier, quiet, traffic| {
+            ops.connect(Box::new(Notices::new(notifier, quiet, traffic)));
         })
     }
 }
@@ -243,7 +246,7 @@ impl Sessions {
         let (connected, ending) = (served.connected(), served.ending());
         let replaceable = served.replaceable();
         let session = Session::new(served, device, config).map_err(NotAdded::Failed)?;
-        connected(session.notifier(), session.traffic());
+        connected(session.notifier(), session.quiet(), session.traffic());
         let number = self.enter(Live {
             number: 0,
             mounted: Arc::clone(mounted),

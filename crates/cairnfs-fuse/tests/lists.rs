@@ -211,6 +211,9 @@ impl Kernel for Watching {
     }
     fn forget_name(&self, _dir: u64, _name: &[u8]) {}
     fn fetch_dirty(&self, _ino: u64, _offset: u64) {}
+    fn is_quiet(&self, _waiting: &dyn Fn() -> Option<usize>) -> bool {
+        true
+    }
     fn transport(&self) -> Transport {
         Transport::default()
     }

@@ -62,6 +62,9 @@ impl Kernel for Recorder {
     fn fetch_dirty(&self, node: u64, _offset: u64) {
         self.told(Told::Pages(node));
     }
+    fn is_quiet(&self, _waiting: &dyn Fn() -> Option<usize>) -> bool {
+        true
+    }
     fn transport(&self) -> Transport {
         Transport::default()
     }

@@ -21,6 +21,7 @@ use std::time::Duration;
 
 use cairnfs::{Error, PublishOptions, Published, Volume};
 use cairnfs_fuse::adapter::Adapter;
+use cairnfs_fuse::mounted::send;
 use cairnfs_fuse::ops::Ops;
 use cairnfs_fuse::options::WriteMode;
 use cairnfs_fuse::sessions::NotAdded;
@@ -102,12 +103,12 @@ impl Mount {
     }
 
     fn work(&self, name: &str) -> Volume {
-        self.sessions.fetch("main").unwrap();
+        self.sessions.fetch("main", &send).unwrap();
         self.main().branch(name).unwrap()
     }
 
     fn replacing<R>(&self, change: impl FnOnce() -> R) -> R {
-        self.sessions.fetch("main").unwrap();
+        self.sessions.fetch("main", &send).unwrap();
         let (result, followed) = self.sessions.replacing("main", change);
         followed.unwrap();
         result
@@ -385,7 +386,7 @@ fn writer_of_an_unchanged_file_sees_no_error() {
             writer.join().unwrap();
         });
         let last = rounds.load(Ordering::Relaxed) - 1;
-        mount.sessions.fetch("main").unwrap();
+        mount.sessions.fetch("main", &send).unwrap();
         let same = mount.main().read("d/same").unwrap();
         assert_eq!(&same[..8], last.to_le_bytes());
         mount.forget_all();
@@ -499,7 +500,7 @@ fn new_tree_counts_as_mounted_and_the_old_one_does_not() {
     let (changed, followed) = mount.sessions.replacing("aside", || 7);
     assert_eq!(changed, 7);
     followed.unwrap();
-    mount.sessions.fetch("aside").unwrap();
+    mount.sessions.fetch("aside", &send).unwrap();
 }
 
 #[test]

@@ -6,7 +6,7 @@
 //! the three knows a transport. A transport reads messages, passes each to [`server::serve`] with
 //! a [`reply::Sink`], and sends what the sink receives: [`dev`] over `/dev/fuse`, `ring` over io_uring.
 //! [`init`] is the negotiation as data, [`notify`] what is sent without a request, and [`session`]
-//! owns the threads of a connection.
+//! owns the threads of a connection. [`Quiet`] waits until what the kernel sends has arrived.
 //!
 //! `unsafe` is allowed only at the seams to system calls that have no safe wrapper.
 
@@ -15,6 +15,7 @@ pub mod dev;
 pub mod init;
 pub mod notify;
 mod polling;
+mod quiet;
 mod readers;
 pub mod reply;
 pub mod request;
@@ -24,6 +25,7 @@ pub mod session;
 
 pub use init::{Features, Granted, Offer, Wanted};
 pub use notify::Notifier;
+pub use quiet::Quiet;
 pub use reply::Errno;
 pub use request::Header;
 pub use ring::DEPTH as RING_DEPTH;

@@ -21,6 +21,7 @@ use crate::dev::{Channel, Message, Received};
 use crate::init::{self, Features, Granted, Offer, agree};
 use crate::notify::Notifier;
 use crate::polling::POLL;
+use crate::quiet::{Patient, Quiet};
 use crate::readers::{Arrival, Readers, Turn};
 use crate::reply::{Errno, Sink};
 use crate::ring::{Prepared, Running};
@@ -56,6 +57,7 @@ pub struct Session<S> {
     server: Arc<S>,
     channel: Arc<Channel>,
     readers: Arc<Readers>,
+    quiet: Arc<Quiet>,
     granted: Granted,
     rings: Option<Prepared<S>>,
     by_rings: Arc<ByRings>,
@@ -161,6 +163,7 @@ impl<S: Server> Session<S> {
             server: Arc::new(server),
             channel,
             readers: Arc::new(Readers::new(config.loops.max(1), processors)),
+            quiet: Arc::default(),
             granted,
             rings,
             by_rings: Arc::new(by_rings),
@@ -176,6 +179,11 @@ impl<S: Server> Session<S> {
     /// The sender of notifications to the kernel.
     pub fn notifier(&self) -> Notifier {
         Notifier::new(Arc::clone(&self.channel))
+    }
+
+    /// What makes the connection quiet for a moment.
+    pub fn quiet(&self) -> Arc<Quiet> {
+        Arc::clone(&self.quiet)
     }
 
     /// The counts of the transport.
@@ -206,7 +214,8 @@ impl<S: Server> Session<S> {
         let Some(prepared) = self.rings.take() else {
             return Ok(None);
         };
-        let (rings, refused) = prepared.start(&*self.channel, &self.server, &self.by_rings)?;
+        let (rings, refused) =
+            prepared.start(&*self.channel, &self.server, (&self.by_rings, &self.quiet))?;
         match refused {
             None => self.by_rings.in_service.store(true, Ordering::Relaxed),
             Some(error) => log_fallback(&error),
@@ -251,9 +260,12 @@ impl<S: Server> Session<S> {
             true => Arc::new(self.channel.duplicate()?),
             false => Arc::clone(&self.channel),
         };
+        let direct = Arc::clone(&channel) as Arc<dyn Sink>;
+        let patient = Patient::new(Arc::clone(&direct), self.quiet());
         Ok(EventLoop {
             server: Arc::clone(&self.server),
-            sink: Arc::clone(&channel) as Arc<dyn Sink>,
+            patient: Arc::new(patient),
+            direct,
             channel,
             readers: Arc::clone(&self.readers),
             by_rings: Arc::clone(&self.by_rings),
@@ -339,7 +351,10 @@ fn negotiate<S: Server>(
 struct EventLoop<S> {
     server: Arc<S>,
     channel: Arc<Channel>,
-    sink: Arc<dyn Sink>,
+    /// Takes the replies of writes.
+    direct: Arc<dyn Sink>,
+    /// Takes those of other requests, which can be kept back.
+    patient: Arc<dyn Sink>,
     readers: Arc<Readers>,
     by_rings: Arc<ByRings>,
     buffer: Vec<u8>,
@@ -412,12 +427,16 @@ impl<S: Server> EventLoop<S> {
                     op,
                     payload,
                 } = message;
-                serve(&*self.server, &header, op, payload, &self.sink);
+                let sink = match Opcode(header.opcode) {
+                    Opcode::WRITE => &self.direct,
+                    _ => &self.patient,
+                };
+                serve(&*self.server, &header, op, payload, sink);
             }
             Some(Message { header, .. }) => {
                 tracing::error!("message of {len} bytes that announces {}", header.len);
                 if !Opcode(header.opcode).is_unanswered() {
-                    self.sink.send(header.unique, Err(Errno::EIO));
+                    self.direct.send(header.unique, Err(Errno::EIO));
                 }
             }
             None => tracing::error!("message of {len} bytes"),

@@ -7,6 +7,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use cairnfs_fuse::mounted::send;
+
 use crate::daemon;
 
 const NOTES: &str = "\
@@ -23,6 +25,10 @@ pub struct Args {
     /// Time to wait for a daemon that does not answer
     #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = super::stats::seconds)]
     timeout: Duration,
+    /// Only make the kernel send what it holds back of the mount of this device number; the daemon
+    /// calls this
+    #[arg(long, value_name = "MAJOR:MINOR", hide = true)]
+    send: Option<String>,
     /// The mountpoint, or anything in it that can be read
     dir: PathBuf,
 }
@@ -33,6 +39,10 @@ pub struct Args {
 /// The path cannot be opened, is in no mounted volume, the volume has failed, or its daemon does
 /// not answer.
 pub fn run(args: Args) -> Result<ExitCode, Box<dyn Error>> {
+    if let Some(device) = &args.send {
+        send(&args.dir, device)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let synced = daemon::sync(&args.dir, args.timeout).map_err(|e| e.about(&args.dir))?;
     for text in [synced.refused, synced.displaced].into_iter().flatten() {
         eprintln!("cairnfs sync: warning: {text}");

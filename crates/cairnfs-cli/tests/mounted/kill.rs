@@ -4,7 +4,8 @@
 //! durable is intact. Each mount has a random write mode. `CAIRNFS_KILL_ROUNDS` sets the number
 //! of kills (10), `CAIRNFS_KILL_SEED` repeats a run's moments and modes.
 
-use std::path::Path;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -13,7 +14,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use crate::kill_load::{Load, workers};
 use crate::place::{Place, Random, able, arg, succeed, tell};
 
-fn setting(name: &str) -> Option<u64> {
+/// A number from the environment.
+pub fn setting(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| {
         let number = text.parse();
         number.unwrap_or_else(|_| panic!("{name}={text} is not a number"))
@@ -93,4 +95,70 @@ fn load_until_killed(
         stop.store(true, Ordering::Relaxed);
     });
     loads
+}
+
+/// A branch has all that programs have written, so the kernel is asked for it, by a call that waits
+/// for replies of the daemon. If the daemon is killed then, the kernel must end that call: so it is
+/// made by another process, which has nothing of the daemon.
+#[test]
+fn daemon_whose_data_is_fetched_can_be_killed() {
+    if !able(&[]) {
+        return;
+    }
+    let mut place = Place::mounted("1G", "write=back");
+    let ended = AtomicBool::new(false);
+    let dir = place.dir();
+    thread::scope(|scope| {
+        for n in 0..3 {
+            let (file, ended) = (std::fs::File::create(dir.join(format!("f{n}"))), &ended);
+            scope.spawn(move || {
+                let file = file.unwrap();
+                let mut at = 0;
+                while !ended.load(Ordering::Relaxed) && file.write_all_at(&[7; 65536], at).is_ok() {
+                    at = (at + 65536) % (8 << 20);
+                }
+            });
+        }
+        let commands = ["branch", "drop"].map(|word| place.command(&[word, "-q", "m", "b"]));
+        let branches = scope.spawn(move || {
+            let mut commands = commands;
+            let mut succeed = |_: &_| {
+                let mut commands = commands.iter_mut();
+                commands.all(|command| command.status().unwrap().success())
+            };
+            (0..300).take_while(&mut succeed).count()
+        });
+        let pid = place.daemon_pid();
+        let open = loop {
+            let open = open_where_it_is_fetched(pid, &dir);
+            if open.is_some() || branches.is_finished() {
+                break open;
+            }
+        };
+        ended.store(true, Ordering::Relaxed);
+        let open = open.expect("a process that fetches");
+        let is_of_daemon = |path: &Path| path.ends_with("fuse") || path == place.volume();
+        assert!(!open.iter().any(|path| is_of_daemon(path)), "{open:?}");
+        place.kill();
+    });
+    place.check();
+    place.mount("");
+    place.finish();
+}
+
+/// What the child of a process has open that has a directory open.
+fn open_where_it_is_fetched(pid: i32, dir: &Path) -> Option<Vec<PathBuf>> {
+    let list = |path: String| std::fs::read_dir(path).into_iter().flatten().flatten();
+    let children = list(format!("/proc/{pid}/task")).filter_map(|task| {
+        let children = std::fs::read_to_string(task.path().join("children"));
+        children.ok()
+    });
+    let children: Vec<String> = children.collect();
+    let mut children = children.iter().flat_map(|list| list.split_whitespace());
+    children.find_map(|child| {
+        let open = list(format!("/proc/{child}/fd"));
+        let open = open.filter_map(|fd| std::fs::read_link(fd.path()).ok());
+        let open: Vec<PathBuf> = open.collect();
+        open.iter().any(|path| path == dir).then_some(open)
+    })
 }

@@ -1,7 +1,9 @@
 //! Unsolicited messages to the kernel: cache invalidation.
 
-use cairnfs_transport::Notifier;
+use std::sync::Arc;
+
 use cairnfs_transport::session::Traffic;
+use cairnfs_transport::{Notifier, Quiet};
 
 use crate::ops::Kernel;
 use crate::status::Transport;
@@ -9,6 +11,7 @@ use crate::status::Transport;
 /// Implements [`Kernel`] by FUSE_NOTIFY_INVAL_INODE and FUSE_NOTIFY_INVAL_ENTRY.
 pub struct Notices {
     notifier: Notifier,
+    quiet: Arc<Quiet>,
     traffic: Traffic,
 }
 
@@ -28,6 +31,10 @@ impl Kernel for Notices {
         self.invalidate(ino, offset as i64);
     }
 
+    fn is_quiet(&self, waiting: &dyn Fn() -> Option<usize>) -> bool {
+        self.quiet.comes(waiting)
+    }
+
     fn transport(&self) -> Transport {
         Transport {
             name: self.traffic.transport().to_owned(),
@@ -37,9 +44,13 @@ impl Kernel for Notices {
 }
 
 impl Notices {
-    /// Notifies by `notifier`, and reports `traffic`.
-    pub fn new(notifier: Notifier, traffic: Traffic) -> Self {
-        Self { notifier, traffic }
+    /// Notifies by `notifier`, waits for `quiet`, and reports `traffic`.
+    pub fn new(notifier: Notifier, quiet: Arc<Quiet>, traffic: Traffic) -> Self {
+        Self {
+            notifier,
+            quiet,
+            traffic,
+        }
     }
 
     /// The kernel writes dirty pages back before it drops them; the call returns after that. A

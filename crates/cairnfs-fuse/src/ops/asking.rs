@@ -23,9 +23,19 @@ impl Ops {
         }
     }
 
+    /// Waits until each write that the kernel has sent is answered; `waiting` returns the number of
+    /// requests without a reply, if it is known. Must not be called in an event loop.
+    pub(crate) fn wait_for_writes(&self, waiting: &dyn Fn() -> Option<usize>) {
+        if let Some(kernel) = self.kernel.get()
+            && !kernel.is_quiet(waiting)
+        {
+            self.fetch_each();
+        }
+    }
+
     /// Makes the kernel write back the dirty pages of each file, and drop all. Must not be called in
     /// an event loop.
-    pub(crate) fn fetch_each(&self) {
+    fn fetch_each(&self) {
         let Some(kernel) = self.kernel.get() else {
             return;
         };

@@ -34,6 +34,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, JoinHandle};
 
+use crate::quiet::Quiet;
 use crate::server::Server;
 use crate::session::ByRings;
 
@@ -56,6 +57,7 @@ struct Start<S> {
     server: Arc<S>,
     counts: Arc<ByRings>,
     late: Arc<Late>,
+    quiet: Arc<Quiet>,
 }
 
 /// What a thread reports before it serves.
@@ -119,12 +121,13 @@ impl<S: Server> Prepared<S> {
         self,
         device: &impl AsFd,
         server: &Arc<S>,
-        counts: &Arc<ByRings>,
+        (counts, quiet): (&Arc<ByRings>, &Arc<Quiet>),
     ) -> io::Result<(Running, Option<io::Error>)> {
         let late = Arc::<Late>::default();
         for waiting in &self.threads {
             let start = Start {
                 late: Arc::clone(&late),
+                quiet: Arc::clone(quiet),
                 device: device.as_fd().try_clone_to_owned()?,
                 server: Arc::clone(server),
                 counts: Arc::clone(counts),
@@ -208,7 +211,7 @@ fn serve_share<S: Server>(
         region,
         Arc::clone(&outbox),
         (&share.queues, DEPTH),
-        start.late,
+        (start.late, start.quiet),
     );
     let refusal = ring.register()?;
     let _ = reporting.send(Report::Registered(refusal));

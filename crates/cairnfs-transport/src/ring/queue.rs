@@ -27,6 +27,7 @@ use super::region::{Body, Region};
 use super::sink::{Ended, EntrySink, Patient};
 use crate::abi::{InHeader, Opcode, OutHeader};
 use crate::polling::{POLL, Pace};
+use crate::quiet::Quiet;
 use crate::reply::Sink;
 use crate::server::{self, Server};
 
@@ -52,6 +53,7 @@ enum Owner {
     /// The server; `unique` is the number of the request.
     Server {
         unique: u64,
+        is_write: bool,
     },
 }
 
@@ -89,6 +91,7 @@ pub(super) struct Ring<I> {
     /// Replies of this thread.
     ready: Vec<Done>,
     late: Arc<Late>,
+    quiet: Arc<Quiet>,
     /// Whether there are commands that are not submitted.
     pushed: bool,
     /// Whether polling for requests pays.
@@ -104,14 +107,14 @@ pub(super) struct Ring<I> {
 }
 
 impl<I: Instance> Ring<I> {
-    /// Creates a ring that has `depth` entries of each queue; the region has as many. `late` is
-    /// shared by all rings of a connection.
+    /// Creates a ring that has `depth` entries of each queue; the region has as many. `late` and
+    /// `quiet` are shared by all rings of a connection.
     pub(super) fn new(
         instance: I,
         region: Arc<Region>,
         outbox: Arc<Outbox>,
         (queues, depth): (&[u16], usize),
-        late: Arc<Late>,
+        (late, quiet): (Arc<Late>, Arc<Quiet>),
     ) -> Self {
         let entries = queues
             .iter()
@@ -138,6 +141,7 @@ impl<I: Instance> Ring<I> {
             done: Vec::new(),
             ready: Vec::new(),
             late,
+            quiet,
             pushed: false,
             pace: Pace::default(),
             large: 0,
@@ -315,6 +319,7 @@ impl<I: Instance> Ring<I> {
         };
         slot.owner = Owner::Server {
             unique: header.unique,
+            is_write: Opcode(header.opcode) == Opcode::WRITE,
         };
         slot.used = true;
         let grows = !slot.large && request.payload.len() > SMALL;
@@ -373,9 +378,15 @@ impl<I: Instance> Ring<I> {
 
     fn commit(&mut self, reply: Done) -> io::Result<()> {
         let at = reply.slot;
-        let Some(Owner::Server { unique }) = self.slots.get(at).map(|slot| slot.owner) else {
+        let owner = self.slots.get(at).map(|slot| slot.owner);
+        let Some(Owner::Server { unique, is_write }) = owner else {
             return Ok(());
         };
+        if self.quiet.keeps() && !is_write {
+            let outbox = Arc::clone(&self.outbox);
+            self.quiet.keep(move || outbox.push(reply));
+            return Ok(());
+        }
         let (error, body) = match reply.outcome {
             Ok(body) => (0, body),
             Err(errno) => (-errno.number(), Body::Direct(0)),

@@ -279,7 +279,7 @@ fn replies_of_ring(messages: &[Vec<u8>], depth: usize) -> Vec<Vec<u8>> {
         region,
         Arc::clone(&outbox),
         (&queues, depth),
-        Arc::default(),
+        <(Arc<_>, Arc<_>)>::default(),
     );
     assert!(ring.register().unwrap().is_none());
     ring.run(&Arc::new(Mirror::new()), &AtomicU64::new(0))
@@ -355,7 +355,7 @@ fn refused_registration_is_reported_and_the_others_serve() {
         region,
         Arc::clone(&outbox),
         (&[0, 1], 2),
-        Arc::default(),
+        <(Arc<_>, Arc<_>)>::default(),
     );
     let refusal = ring.register().unwrap().unwrap();
     assert_eq!(refusal.raw_os_error(), Some(libc::EINVAL));
@@ -377,7 +377,7 @@ fn registered<'a, 'b>(
         region,
         Arc::clone(outbox),
         (&[0], 2),
-        Arc::default(),
+        <(Arc<_>, Arc<_>)>::default(),
     );
     ring.register().unwrap();
     (ring, memory)
@@ -417,7 +417,7 @@ fn memory_of_a_burst_is_given_back() {
         Arc::clone(&region),
         Arc::clone(&outbox),
         (&[0], 32),
-        Arc::default(),
+        <(Arc<_>, Arc<_>)>::default(),
     );
     ring.sweep_after = Duration::ZERO;
     ring.register().unwrap();
@@ -524,7 +524,7 @@ fn request_that_must_wait_is_served_again_and_answered_once() {
         region,
         Arc::clone(&outbox),
         (&queues, 3),
-        Arc::default(),
+        <(Arc<_>, Arc<_>)>::default(),
     );
     ring.register().unwrap();
     ring.run(&server, &AtomicU64::new(0)).unwrap();

@@ -128,7 +128,8 @@ fn loop_that_polls_does_not_sleep() {
     let channel = Arc::new(Channel::new(device));
     let mut event_loop = EventLoop {
         server: Arc::new(Root),
-        sink: Arc::clone(&channel) as Arc<dyn Sink>,
+        direct: Arc::clone(&channel) as Arc<dyn Sink>,
+        patient: Arc::clone(&channel) as Arc<dyn Sink>,
         channel,
         readers: Arc::new(Readers::new(1, 2)),
         by_rings: Arc::default(),

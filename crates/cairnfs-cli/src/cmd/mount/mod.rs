@@ -9,6 +9,7 @@ mod clerk;
 mod joining;
 mod keeper;
 mod opening;
+mod sending;
 mod serving;
 mod working;
 
