@@ -55,6 +55,22 @@ pub fn word(text: &str) -> String {
     }
 }
 
+/// As [`word`], of any bytes: those that a terminal does not show are escaped, as bash and zsh read
+/// them.
+pub fn word_of(bytes: &[u8]) -> String {
+    match std::str::from_utf8(bytes) {
+        Ok(text) if !text.chars().any(char::is_control) => word(text),
+        _ => {
+            let escape = |byte: &u8| match *byte {
+                b'\'' | b'\\' => format!("\\{}", char::from(*byte)),
+                b' '..=b'~' => char::from(*byte).to_string(),
+                byte => format!("\\x{byte:02x}"),
+            };
+            format!("$'{}'", bytes.iter().map(escape).collect::<String>())
+        }
+    }
+}
+
 /// How names are written; the variants correspond to options of ls(1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Style {
@@ -300,6 +316,8 @@ mod tests {
         );
         assert_eq!(word("my disk.img"), "'my disk.img'");
         assert_eq!(word("it's"), r"'it'\''s'");
+        assert_eq!(word_of("é\u{1f600} x".as_bytes()), "'é\u{1f600} x'");
+        assert_eq!(word_of(b"it's\n\\\xff"), r"$'it\'s\x0a\\\xff'");
         assert_eq!(counted(1, "entry", "entries"), "1 entry");
         assert_eq!(counted(0, "entry", "entries"), "0 entries");
     }

@@ -12,12 +12,13 @@ use std::time::Duration;
 
 use cairnfs::format::BLOCK_SIZE;
 use cairnfs::fs::{FileSystem, Options};
-use cairnfs::types::Creds;
+use cairnfs::types::{Creds, RenameMode};
 use cairnfs::{Error, PublishOptions};
 
 use crate::seen::{assert_sound, options};
 use crate::snapshots::{fresh, open_with, volume};
 
+/// The first of them changes names.
 const WRITERS: u64 = 3;
 /// Replacements in a run, unless `CAIRNFS_REPLACE_ROUNDS` sets another number.
 const ROUNDS: u64 = 9;
@@ -95,14 +96,41 @@ fn write_until_stale(
     n
 }
 
-/// A publish or restore in the round of this number. It may give up because of the writers.
+/// Makes, renames and removes files without pause until the branch is replaced. Returns the last
+/// number.
+fn rename_until_stale(
+    head: &FileSystem,
+    (writer, mut n): (u64, u64),
+    (ended, accepted): (&AtomicBool, &Accepted),
+) -> u64 {
+    let change = |n: u64| {
+        let (old, new) = (format!("new{writer}"), format!("moved{writer}-{}", n % 8));
+        match make(head, &old) {
+            // A call that was refused has left it.
+            Ok(()) | Err(Error::Exists) => {}
+            other => return other,
+        }
+        match head.unlink(1, new.as_bytes()) {
+            Ok(()) | Err(Error::NotFound) => {}
+            other => return other,
+        }
+        accepted.lock().unwrap().entry(head.root_id()).or_default();
+        head.rename(1, old.as_bytes(), 1, new.as_bytes(), RenameMode::NoReplace)
+    };
+    while !ended.load(Ordering::Acquire) {
+        n += 1;
+        match change(n) {
+            Ok(()) => {}
+            Err(Error::Stale | Error::ReadOnly) => break,
+            Err(e) => panic!("{e}"),
+        }
+    }
+    n
+}
+
+/// A publish or restore in the round of this number.
 fn replace(fs: &Arc<FileSystem>, round: u64) {
     let v = volume(fs);
-    let settled = |done: Result<(), Error>| match done {
-        Ok(()) => true,
-        Err(Error::Unsettled(_)) => false,
-        Err(e) => panic!("round {round}: {e}"),
-    };
     let branch = format!("b{round}");
     match round % 3 {
         0 => {
@@ -118,16 +146,14 @@ fn replace(fs: &Arc<FileSystem>, round: u64) {
             changed.write("own", vec![round as u8; 30_000]).unwrap();
             drop(changed);
             let published = v.publish(&branch, &PublishOptions::default());
-            let conflicts = published.as_ref().map_or(0, |p| p.conflicts.len());
-            assert_eq!(conflicts, 0);
-            if !settled(published.map(drop)) {
-                v.drop_root(&branch).unwrap();
-            }
+            let published = published.unwrap_or_else(|e| panic!("round {round}: {e}"));
+            assert_eq!(published.conflicts.len(), 0);
         }
         _ => {
             let from = format!("s{}", round - 2);
             let paths = [PathBuf::from("still")];
-            settled(v.restore(&from, "main", &paths).map(drop));
+            let restored = v.restore(&from, "main", &paths);
+            restored.unwrap_or_else(|e| panic!("round {round}: {e}"));
             v.drop_root(&from).unwrap();
         }
     }
@@ -151,6 +177,7 @@ fn compare(fs: &Arc<FileSystem>, accepted: Accepted) {
     }
 }
 
+/// Writes, and makes, renames and removes names, without pause: each publish and restore succeeds.
 #[test]
 fn replacements_beside_writers_lose_nothing() {
     let device = fresh(128 << 20);
@@ -171,7 +198,11 @@ fn replacements_beside_writers_lose_nothing() {
                 let mut n = 0;
                 while !ended.load(Ordering::Acquire) {
                     let head = fs.open_named("main").unwrap();
-                    n = write_until_stale(&head, (writer, n), (ended, accepted));
+                    let change = match writer {
+                        0 => rename_until_stale,
+                        _ => write_until_stale,
+                    };
+                    n = change(&head, (writer, n), (ended, accepted));
                 }
             })
         };
@@ -192,6 +223,8 @@ fn replacements_beside_writers_lose_nothing() {
     });
     let roots = accepted.lock().unwrap().len() as u64;
     assert!(roots >= rounds / 3, "only {roots} roots were written to");
+    // What was refused last is forgotten with the next writeback.
+    fs.sync().unwrap();
     compare(&fs, accepted);
     // The first handle has the oldest of the states.
     let main = fs.open_named("main").unwrap();

@@ -1,14 +1,14 @@
 //! `cairnfs publish`: makes the files of a branch those of its base.
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use cairnfs::format::root::MAIN_NAME;
 use cairnfs::{Conflict, ConflictKind, Error, FilePath, PublishOptions, Published, Side};
 use serde::{Deserialize, Serialize};
 
 use crate::failure::{AnyError, Failure, show_bytes, shown};
-use crate::output::counted;
+use crate::output::{counted, word, word_of};
 use crate::raw_path;
 use crate::roots::{Roots, Telling, name_of, root_failure, take_back};
 use crate::stage::Stage;
@@ -143,10 +143,32 @@ fn tell_conflicts(args: &Args, stage: &Stage, conflicts: &[Conflict]) -> Result<
     }
     let count = counted(conflicts.len() as u64, "conflict", "conflicts");
     let why = format!("{count}; nothing was changed");
-    let hint = "choose a side with --ours PATH (the base) or --theirs PATH (the branch)";
+    let hint = conflicts.first().map(|first| hint(args, first));
     out.flush()?;
-    stage.tell(&Failure::new(shown(&args.volume), why).hint(hint));
+    stage.tell(&Failure::new(shown(&args.volume), why).hint(hint.unwrap_or_default()));
     Ok(())
+}
+
+/// The two commands that choose a side for a conflict.
+fn hint(args: &Args, conflict: &Conflict) -> String {
+    let bytes = |path: &Path| word_of(path.as_os_str().as_encoded_bytes());
+    let mut command = vec!["cairnfs publish".into(), bytes(&args.volume)];
+    command.push(word(&args.branch));
+    if args.onto != MAIN_NAME {
+        command.extend(["--onto".into(), word(&args.onto)]);
+    }
+    if args.dry_run {
+        command.push("--dry-run".into());
+    }
+    for (option, paths) in [("--ours", &args.ours), ("--theirs", &args.theirs)] {
+        command.extend(paths.iter().map(|path| format!("{option}={}", bytes(path))));
+    }
+    let (command, path) = (command.join(" "), word_of(path(conflict)));
+    format!(
+        "choose a side for each; for the first one, that of {}:\n    {command} --ours={path}\n  \
+         or that of the branch:\n    {command} --theirs={path}",
+        show_bytes(args.onto.as_bytes()),
+    )
 }
 
 fn json_conflict(conflict: &Conflict) -> JsonConflict {
@@ -175,7 +197,11 @@ fn why(kind: &ConflictKind, onto: &str) -> String {
             format!("both changed the extended attribute {}", show_bytes(name))
         }
         ConflictKind::Removed(by) => format!("{} removed it, the other changed it", side(by)),
-        ConflictKind::Renamed => "both renamed it".into(),
+        ConflictKind::Renamed { ours, theirs } => format!(
+            "both renamed it: {onto} to {}, the branch to {}",
+            show_bytes(ours),
+            show_bytes(theirs)
+        ),
         ConflictKind::Nameless => "each removed the name that the other kept".into(),
         ConflictKind::NameTaken => "both put a different file there".into(),
         ConflictKind::DirectoryRemoved(by) => {

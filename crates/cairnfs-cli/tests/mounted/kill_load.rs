@@ -8,6 +8,8 @@ use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 
 use crate::place::{Random, pattern};
 
@@ -15,8 +17,42 @@ use crate::place::{Random, pattern};
 pub trait Load: Send {
     /// Does one step. Fails once the daemon is gone.
     fn step(&mut self) -> io::Result<()>;
+    /// Closes the files that it has open, before an unmount. No step follows.
+    fn close(&mut self) {}
     /// Asserts that everything recorded as durable exists.
     fn verify(&self, what: &str);
+}
+
+/// Runs `work` while each of the workers does steps, which must succeed unless `killed` was set before.
+pub fn beside<R>(loads: &mut [Box<dyn Load>], killed: &AtomicBool, work: impl FnOnce() -> R) -> R {
+    /// Ends the workers also if `work` panics.
+    struct Ends<'a>(&'a AtomicBool);
+    impl Drop for Ends<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+    let ended = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let _ends = Ends(&ended);
+        let ended = &ended;
+        for load in loads {
+            scope.spawn(move || {
+                while !ended.load(Ordering::Relaxed) {
+                    if let Err(error) = load.step() {
+                        assert!(killed.load(Ordering::Relaxed), "refused: {error}");
+                        break;
+                    }
+                }
+            });
+        }
+        work()
+    })
+}
+
+/// Closes what workers have open.
+pub fn close(loads: &mut [Box<dyn Load>]) {
+    loads.iter_mut().for_each(|load| load.close());
 }
 
 /// One worker of each kind, in separate directories below `dir`.
@@ -38,6 +74,11 @@ pub fn workers(dir: &Path, random: &mut Random) -> Vec<Box<dyn Load>> {
         // directory that it wants to sync, which happens if the kill comes at that moment.
         Box::new(Database::new(place("rollback"), "truncate")),
     ]
+}
+
+/// What takes the place of a file that is closed.
+fn closed() -> File {
+    File::open("/dev/null").unwrap()
 }
 
 fn sync_dir(dir: &Path) -> io::Result<()> {
@@ -79,6 +120,10 @@ impl Load for Append {
             self.promised = self.written.len();
         }
         Ok(())
+    }
+
+    fn close(&mut self) {
+        self.file = closed();
     }
 
     fn verify(&self, what: &str) {
@@ -351,6 +396,10 @@ impl Load for Overwrite {
         self.file.sync_data()?;
         self.promised.clone_from(&self.written);
         Ok(())
+    }
+
+    fn close(&mut self) {
+        self.file = closed();
     }
 
     fn verify(&self, what: &str) {

@@ -14,12 +14,15 @@ mod backup;
 mod build;
 mod containers;
 mod fio;
+mod forks;
 mod git;
 mod packages;
 mod postgres;
 mod sqlite;
 mod suites;
 mod trees;
+
+pub use git::GIT;
 
 /// Options of a mount that serves all users, as a kernel file system does.
 const FOR_ALL: &str = "allow_other,dev,suid";

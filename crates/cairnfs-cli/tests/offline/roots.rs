@@ -346,6 +346,8 @@ fn branches_are_made_changed_published_and_dropped() {
     );
     p.fails(&["branch", "v.img", "old"], 1, "has this name already");
     p.fails(&["branch", "v.img", "x", "--from", "b"], 1, "there are:");
+    let look = || p.json(&["publish", "-n", "--json", "v.img", "trial"]);
+    assert_eq!(look()["merged"], false);
     let volume = Volume::open(p.path("v.img")).unwrap();
     let trial = volume.open_branch("trial").unwrap();
     trial.write("fresh", "of the trial").unwrap();
@@ -355,6 +357,7 @@ fn branches_are_made_changed_published_and_dropped() {
     let out = p.run(&["diff", "v.img", "a", "trial", "--name-status"]);
     assert_eq!(String::from_utf8(out.stdout).unwrap(), "A\tfresh\n");
     assert_eq!(p.ok(&["publish", "-n", "v.img", "trial"]), "No conflicts\n");
+    assert_eq!(look()["merged"], true);
     let said = p.ok(&["publish", "v.img", "trial"]);
     let back = said
         .lines()
@@ -416,6 +419,8 @@ two words: both changed the contents
         hint.contains("2 conflicts; nothing was changed") && hint.contains("--theirs"),
         "{hint}"
     );
+    let command = "\n    cairnfs publish v.img trial --theirs=dir/deeper/small\n";
+    assert!(hint.contains(command), "{hint}");
     let json = p.run(&["publish", "--json", "v.img", "trial", "--ours", "dir"]);
     let json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
     assert_eq!(json["conflicts"][0]["path"], "two words");

@@ -60,6 +60,22 @@ fn mistyped_paths_are_errors_that_name_them() {
         1,
         "typo: no such file",
     );
+    let out = p.run(&["publish", "v.img", "trial", "-n", "--ours", "dir"]);
+    let said = String::from_utf8(out.stdout).unwrap();
+    assert_eq!(
+        said,
+        "two words: both renamed it: main to ours, the branch to theirs\n"
+    );
+    let hint = String::from_utf8(out.stderr).unwrap();
+    let lines: Vec<&str> = hint.lines().map(str::trim).collect();
+    let command = "cairnfs publish v.img trial --dry-run --ours=dir";
+    for side in ["--ours", "--theirs"] {
+        let line = format!("{command} {side}='two words'");
+        assert!(lines.contains(&&*line), "{hint}");
+        let copied = line.replacen("cairnfs", "$cairnfs", 1);
+        let out = p.shell(&copied, |_| {});
+        assert_eq!(String::from_utf8(out.stdout).unwrap(), "No conflicts\n");
+    }
     // Only the state in which they parted has this path.
     p.ok(&["publish", "v.img", "trial", "--theirs", "two words"]);
     assert_eq!(p.ok(&["cat", "v.img:/theirs"]), "one\n2\n");

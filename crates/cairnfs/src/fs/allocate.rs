@@ -78,7 +78,6 @@ impl FileSystem {
         what: Fallocate,
         kill: KillPrivileges,
     ) -> Result<()> {
-        self.root.writeback.wait_for_gate()?;
         self.check_changeable()?;
         if len == 0 {
             return Err(Error::Invalid("an empty range"));

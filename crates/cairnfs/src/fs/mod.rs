@@ -20,6 +20,7 @@ mod discard;
 mod drop;
 mod extents;
 pub(crate) mod flags;
+mod gate;
 mod handle;
 mod host_name;
 mod info;
@@ -76,6 +77,7 @@ pub use crate::txn::{FsyncRequest, Pressure};
 pub use crate::types::{Attr, EntryRef, Fallocate, KillPrivileges, SeekTo, SetAttr, SetTime};
 
 use crate::error::{Error, Result};
+use crate::fs::gate::Gate;
 use crate::fs::host_name::HostNameNotice;
 use crate::fs::lifecycle::Lifecycle;
 use crate::fs::observe::Watch;
@@ -118,6 +120,8 @@ struct OpenRoot {
     callers: Callers,
     /// Files with unwritten data.
     writeback: WritebackList,
+    /// Where changes wait while the root is being replaced.
+    gate: Gate,
     /// Moves of directories.
     shape: TreeShape,
     orphans: OrphanSettlement,

@@ -159,6 +159,34 @@ pub enum Call<'a> {
     },
 }
 
+impl Call<'_> {
+    /// Whether it waits while the writers of its root are held: it changes files, or what they were
+    /// forked from.
+    fn is_held(&self) -> bool {
+        match self {
+            Call::Make { .. }
+            | Call::Tmpfile
+            | Call::Link { .. }
+            | Call::Remove { .. }
+            | Call::Rename { .. }
+            | Call::Write { .. }
+            | Call::SetAttr { .. }
+            | Call::Fallocate { .. }
+            | Call::SetAccessList { .. }
+            | Call::SetXattr { .. }
+            | Call::RemoveXattr { .. }
+            | Call::Snapshot { .. }
+            | Call::Branch { .. } => true,
+            Call::FsyncAll { .. }
+            | Call::Fsync { .. }
+            | Call::Sync
+            | Call::DropRoot { .. }
+            | Call::Replace { .. }
+            | Call::RenameRoot { .. } => false,
+        }
+    }
+}
+
 /// How a call ended.
 #[derive(Debug, Clone, Copy)]
 pub enum Outcome<'a> {
@@ -257,6 +285,9 @@ impl FileSystem {
         call: Call<'_>,
         run: impl FnOnce() -> Result<T>,
     ) -> Result<T> {
+        if call.is_held() {
+            self.root.gate.pass()?;
+        }
         let run = || {
             let guard = self.core().storage().guard("a call panicked");
             let result = run();

@@ -127,6 +127,7 @@ impl OpenRoot {
             items,
             callers: Callers::default(),
             writeback: super::WritebackList::default(),
+            gate: super::Gate::default(),
             shape: super::TreeShape::default(),
             orphans: super::OrphanSettlement::default(),
         }

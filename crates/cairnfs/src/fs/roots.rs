@@ -178,11 +178,9 @@ impl FileSystem {
             self.engine.lifecycle.check_open()?;
             self.check_changeable()?;
             staged.write_back_all()?;
-            let mut ended: Vec<&Self> = std::iter::once(self)
+            let ended: Vec<&Self> = std::iter::once(self)
                 .chain(retired.map(|(branch, _)| branch))
                 .collect();
-            // The order in which writers are held.
-            ended.sort_by_key(|fs| fs.root_id());
             let unchanged = Unchanged {
                 since,
                 retired: retired.map(|(branch, equal)| (branch.root_id(), equal)),
@@ -191,7 +189,7 @@ impl FileSystem {
             // Writers that are held leave a finite number of writes, so this ends.
             for round in 0_usize.. {
                 if round == UNHELD {
-                    held.extend(ended.iter().map(|fs| fs.root.writeback.hold()));
+                    held.extend(ended.iter().map(|fs| fs.hold_writers()));
                 }
                 ended.iter().try_for_each(|fs| fs.write_back_all())?;
                 let written_since = Cell::new(false);

@@ -31,7 +31,6 @@ impl FileSystem {
         if size > MAX_FILE_SIZE {
             return Err(Error::FileTooLarge);
         }
-        self.root.writeback.wait_for_gate()?;
         self.check_changeable()?;
         let _contents = inode.contents();
         check_file(&inode.read())?;
@@ -84,7 +83,6 @@ impl FileSystem {
         if size > MAX_FILE_SIZE {
             return Err(Error::FileTooLarge);
         }
-        self.root.writeback.wait_for_gate()?;
         self.check_changeable()?;
         let inode = self.inode(ino)?;
         let _contents = inode.contents();

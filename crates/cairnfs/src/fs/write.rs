@@ -72,7 +72,6 @@ impl FileSystem {
         data: &[u8],
         kill: KillPrivileges,
     ) -> Result<usize> {
-        self.root.writeback.wait_for_gate()?;
         let inode = self.inode(ino)?;
         let written = {
             let _contents = inode.contents();
@@ -98,7 +97,6 @@ impl FileSystem {
     }
 
     fn append_bytes(&self, ino: u64, data: &[u8], kill: KillPrivileges) -> Result<u64> {
-        self.root.writeback.wait_for_gate()?;
         let inode = self.inode(ino)?;
         let offset = {
             let _contents = inode.contents();

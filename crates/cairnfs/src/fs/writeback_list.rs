@@ -6,13 +6,12 @@
 
 use std::sync::Arc;
 
-use crate::device::waiting;
 use crate::error::Result;
 use crate::format::BLOCK_SIZE;
 use crate::inode::{Inode, InodeState};
 use crate::shard::Sharded;
+use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicI64, Ordering};
-use crate::sync::{Mutex, MutexGuard};
 
 /// Runs of up to this many blocks stay in the cache: they are likely to be read or changed again.
 const KEEP: usize = 16;
@@ -68,21 +67,6 @@ pub(super) struct WritebackList {
     /// Whether the root is being frozen or was: a writer then checks, after it has listed its file,
     /// that the root is still a head. The locks of the shards order this with the list.
     closing: AtomicBool,
-    /// Locked while new writes wait; `is_held` spares the others the lock.
-    gate: Mutex<()>,
-    is_held: AtomicBool,
-}
-
-/// While this exists, writes that begin wait for its end.
-pub(super) struct HeldWriters<'a> {
-    list: &'a WritebackList,
-    _gate: MutexGuard<'a, ()>,
-}
-
-impl Drop for HeldWriters<'_> {
-    fn drop(&mut self) {
-        self.list.is_held.store(false, Ordering::Relaxed);
-    }
 }
 
 impl WritebackList {
@@ -127,28 +111,6 @@ impl WritebackList {
     /// Ends [`Self::close`] if the root stays a head; in the same change of roots.
     pub fn reopen(&self) {
         self.closing.store(false, Ordering::Relaxed);
-    }
-
-    /// Makes writes that begin from here on wait. Those that have begun are finite in number.
-    pub fn hold(&self) -> HeldWriters<'_> {
-        let gate = self.gate.lock();
-        self.is_held.store(true, Ordering::Relaxed);
-        HeldWriters {
-            list: self,
-            _gate: gate,
-        }
-    }
-
-    /// Waits while writers are held. The caller has no lock.
-    ///
-    /// # Errors
-    /// [`Error::WouldWait`](crate::error::Error::WouldWait) if this thread must not wait.
-    pub fn wait_for_gate(&self) -> Result<()> {
-        if self.is_held.load(Ordering::Relaxed) {
-            waiting::before()?;
-            drop(self.gate.lock());
-        }
-        Ok(())
     }
 
     /// Whether the root is being frozen, or was.

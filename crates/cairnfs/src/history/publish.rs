@@ -63,17 +63,23 @@ pub fn publish(fs: &Arc<FileSystem>, branch: &str, options: &PublishOptions) -> 
     let name = base.name.clone().unwrap_or_default();
     let _states = check_paths(fs, (&base, &branch), options)?;
     let both = format!("{name} or {}", branch.name.as_deref().unwrap_or_default());
-    until_unchanged(fs, (&[base.id, branch.id], &both), || {
+    let published = until_unchanged(fs, (&[base.id, branch.id], &both), || {
         let roots = fs.roots();
         let kept = refs::undo_name(&name, &roots, fs.core().now());
-        if !options.dry_run && move_names(fs, (base.id, branch.id), &kept, &roots)? {
+        let ids = (base.id, branch.id);
+        if move_names(fs, ids, &kept, (&roots, options.dry_run))? {
             return Ok(Published {
-                kept: Some(kept),
+                kept: Some(kept).filter(|_| !options.dry_run),
                 ..Published::default()
             });
         }
         merge(fs, (base.id, &branch), &kept, options)
-    })
+    })?;
+    if published.merged && published.kept.is_some() {
+        // Nothing here has it open any more.
+        fs.free_dropped(branch.id);
+    }
+    Ok(published)
 }
 
 fn head(fs: &FileSystem, reference: &str) -> Result<RootInfo> {
@@ -86,35 +92,50 @@ fn head(fs: &FileSystem, reference: &str) -> Result<RootInfo> {
     }
 }
 
-/// Publishes without a merge if the base has exactly the files that the branch began with. Other
-/// forks of the base since then are in between, and have the same tree.
+/// Publishes without a merge if the base has exactly the files that the branch began with. Returns
+/// whether it has, and with `dry_run` does no more.
 fn move_names(
     fs: &FileSystem,
     (base, branch): (u32, u32),
     kept: &str,
-    roots: &[RootInfo],
+    (roots, dry_run): (&[RootInfo], bool),
 ) -> Result<bool> {
+    let Some(since) = began_with(fs, (base, branch), roots)? else {
+        return Ok(false);
+    };
+    if dry_run {
+        return fs.open_root(base)?.is_unchanged_since(since);
+    }
+    match replace(fs, base, branch, kept, Some(since)) {
+        Ok(()) => Ok(true),
+        Err(Error::Stale) => Ok(false),
+        Err(e) => Err(e),
+    }
+}
+
+/// The snapshot above the base, if it has the files that the branch began with. Other forks of the
+/// base since then are in between, and have the same tree.
+fn began_with(
+    fs: &FileSystem,
+    (base, branch): (u32, u32),
+    roots: &[RootInfo],
+) -> Result<Option<u32>> {
     let newest = ancestors(base, roots).first().copied();
     let newest = newest.and_then(|id| roots.iter().find(|root| root.id == id));
     let common = common_ancestor(base, branch, roots);
     let (Some(newest), Some(common)) = (newest, common) else {
-        return Ok(false);
+        return Ok(None);
     };
     if newest.id != common.id {
         let tree = |root: &RootInfo| Frozen::of(fs, root.clone());
         match (tree(newest), tree(common)) {
             (Ok(newest), Ok(common)) if newest.is_same(&common) => {}
             // A root without a name may be gone meanwhile.
-            (Ok(_) | Err(Error::NotFound), Ok(_) | Err(Error::NotFound)) => return Ok(false),
+            (Ok(_) | Err(Error::NotFound), Ok(_) | Err(Error::NotFound)) => return Ok(None),
             (Err(e), _) | (_, Err(e)) => return Err(e),
         }
     }
-    let since = Some(newest.id);
-    match replace(fs, base, branch, kept, since) {
-        Ok(()) => Ok(true),
-        Err(Error::Stale) => Ok(false),
-        Err(e) => Err(e),
-    }
+    Ok(Some(newest.id))
 }
 
 fn merge(
@@ -178,7 +199,7 @@ fn plan_of(
             _ => None,
         }
     };
-    plan(&our_delta, &their_delta, &mut trees, &choose)
+    plan(&our_delta, their_delta, &mut trees, &choose)
 }
 
 /// Whether a path is at or below another one.

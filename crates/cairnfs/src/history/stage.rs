@@ -70,22 +70,21 @@ impl Staged {
         let (old, new) = (self.fs.open_root(base)?, self.open()?);
         let branch = retired.map(|(id, _)| self.fs.open_root(id)).transpose()?;
         let retired = branch.as_deref().zip(retired.map(|(_, equal)| equal));
-        let ended = retired.map(|(branch, _)| branch.root_id());
         old.replace_retiring(&new, kept, since, retired)?;
         self.pin = None;
-        drop(branch);
-        if let Some(id) = ended {
-            self.fs.free_dropped(id);
-        }
         Ok(())
     }
 }
 
-/// Times that a replacement begins again because what it replaces has changed.
-const ATTEMPTS: usize = 16;
+/// Times that a replacement is tried before the writers of what it replaces are held.
+const UNHELD: usize = 3;
+/// Times that it is tried in all. With its writers held, a root is changed only by calls that had
+/// begun before, and by what earlier calls have left.
+const ATTEMPTS: usize = 64;
 
 /// Replaces the heads `replaced`, which messages call `names`: calls `once` until none of them was
-/// changed meanwhile.
+/// changed meanwhile. If programs write to them without pause, their next calls wait until this
+/// returns.
 ///
 /// # Errors
 /// [`Error::Stale`] if one is not a head any more; [`Error::Unsettled`] if they do not stop
@@ -101,7 +100,13 @@ pub(super) fn until_unchanged<T>(
             .get(*id)
             .is_some_and(|root| root.state == RootState::Head)
     };
-    for _ in 0..ATTEMPTS {
+    let mut held = Vec::new();
+    for attempt in 0..ATTEMPTS {
+        if attempt == UNHELD {
+            for id in replaced {
+                held.push(fs.open_root(*id)?.hold_writers());
+            }
+        }
         match once() {
             Err(Error::Stale) if replaced.iter().all(is_head) => {}
             done => return done,

@@ -16,6 +16,7 @@ mod plan;
 #[cfg(test)]
 mod tests;
 mod trees;
+mod twins;
 
 pub use outcome::{Attribute, Conflict, ConflictKind, Operation, Plan, Side};
 pub use plan::plan;

@@ -138,7 +138,12 @@ pub enum ConflictKind {
     /// One side removed what the other one changed.
     Removed(Side),
     /// Both sides renamed it, to different names.
-    Renamed,
+    Renamed {
+        /// A path that it has on our side only.
+        ours: Vec<u8>,
+        /// A path that it has on their side only.
+        theirs: Vec<u8>,
+    },
     /// Each side removed a name that the other kept, and none is left.
     Nameless,
     /// Both sides put different files under the name.

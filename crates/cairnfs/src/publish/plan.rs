@@ -14,24 +14,27 @@ use crate::format::item::{RawInode, S_IFDIR, S_IFMT};
 use crate::publish::merged::{Decided, Merged, Slot};
 use crate::publish::outcome::{Attribute, Conflict, ConflictKind, Operation, Plan, Side};
 use crate::publish::trees::{Trees, Version};
+use crate::publish::twins::Twins;
 
 /// Plans how `theirs`, the changes from the base to their tree, become part of our tree, which
-/// changed by `ours`. `choose` gets the path of a conflict and returns the side whose state is
+/// changed by `ours`. What both made in one place becomes one, if it can. `choose` gets the path of a conflict and returns the side whose state is
 /// taken, or `None` to report the conflict.
 ///
 /// # Errors
 /// Those of `trees`.
 pub fn plan(
     ours: &TreeDelta,
-    theirs: &TreeDelta,
+    mut theirs: TreeDelta,
     trees: &mut dyn Trees,
     choose: &dyn Fn(&[u8]) -> Option<Side>,
 ) -> Result<Plan> {
+    let twins = Twins::unite(ours, &mut theirs, trees)?;
     let mut decided = Decided::new();
     loop {
-        let merged = Merged::new(ours, theirs, &decided);
+        let merged = Merged::new(ours, &theirs, &decided);
         let mut planner = Planner {
             merged,
+            twins: &twins,
             trees,
             found: BTreeMap::new(),
         };
@@ -67,6 +70,7 @@ pub fn plan(
 
 struct Planner<'a> {
     merged: Merged<'a>,
+    twins: &'a Twins,
     trees: &'a mut dyn Trees,
     found: BTreeMap<(Vec<u8>, ConflictKind), BTreeSet<u64>>,
 }
@@ -125,7 +129,8 @@ impl Planner<'_> {
         let sides = [(Side::Ours, Version::Ours), (Side::Theirs, Version::Theirs)];
         for (side, version) in sides {
             if let Some(name) = self.merged.delta(side, ino).gained.first() {
-                return self.trees.path(version, name);
+                let name = name.clone();
+                return self.path_in(&name, version);
             }
         }
         Ok(Vec::new())
@@ -138,7 +143,28 @@ impl Planner<'_> {
             dir if self.merged.exists(Side::Ours, dir) => Version::Ours,
             _ => Version::Theirs,
         };
-        self.trees.path(version, name)
+        self.path_in(name, version)
+    }
+
+    /// The path of a name in the tree that has its directory. A directory that both sides made is
+    /// where its name is in the base or, if that is in a directory of one side, there.
+    fn path_in(&mut self, name: &Name, version: Version) -> Result<Vec<u8>> {
+        let (mut at, mut version) = (name.clone(), version);
+        let mut below: Vec<Vec<u8>> = Vec::new();
+        while self.twins.is_directory(at.dir) {
+            let ours = self.merged.delta(Side::Ours, at.dir);
+            let Some(above) = ours.gained.first().cloned() else {
+                break;
+            };
+            version = match self.merged.in_base(above.dir) {
+                true => Version::Base,
+                false => Version::Ours,
+            };
+            below.push(std::mem::replace(&mut at, above).name);
+        }
+        let mut parts = vec![self.trees.path(version, &at)?];
+        parts.extend(below.into_iter().rev());
+        Ok(parts.join(&b'/'))
     }
 
     /// The item of an inode in the base, and on both sides.
@@ -178,8 +204,10 @@ impl Planner<'_> {
         let lost_by_both = a.lost.iter().any(|name| b.lost.contains(name));
         let within = |a: &[Name], b: &[Name]| a.iter().all(|name| b.contains(name));
         let agree = within(&a.gained, &b.gained) || within(&b.gained, &a.gained);
+        let mut renamed = None;
         if (lost_by_both || !merged.in_base(ino)) && !agree {
-            found.push(ConflictKind::Renamed);
+            let only = |a: &[Name], b: &[Name]| a.iter().find(|name| !b.contains(name)).cloned();
+            renamed = only(&a.gained, &b.gained).zip(only(&b.gained, &a.gained));
         }
         let xattrs = a.xattrs.iter().filter(|(name, values)| {
             let other = b.xattrs.get(*name);
@@ -187,8 +215,15 @@ impl Planner<'_> {
         });
         found.extend(xattrs.map(|(name, _)| ConflictKind::Xattr(name.clone())));
         let contents = !a.contents.is_empty() && !b.contents.is_empty();
+        if let Some((ours, theirs)) = renamed {
+            found.push(ConflictKind::Renamed {
+                ours: self.path_in(&ours, Version::Ours)?,
+                theirs: self.path_in(&theirs, Version::Theirs)?,
+            });
+        }
         let [base, our, their] = self.items(ino)?;
-        if contents && !self.trees.same_contents(ino)? {
+        let equal = self.twins.is_file(ino);
+        if contents && !equal && !self.trees.same_contents(ino, ino)? {
             found.push(ConflictKind::Contents);
         }
         let (Some(our), Some(their)) = (our, their) else {
@@ -357,7 +392,7 @@ impl Planner<'_> {
             self.merged.delta(Side::Theirs, ino),
         );
         let both_wrote = !ours.contents.is_empty() && !theirs.contents.is_empty();
-        let wanted = match whole {
+        let wanted = match whole && !self.twins.is_file(ino) {
             true => union(&ours.contents, &theirs.contents),
             // Both wrote the same, or it would be a conflict.
             false if both_wrote => Vec::new(),

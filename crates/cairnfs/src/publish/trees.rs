@@ -37,15 +37,16 @@ pub trait Trees {
     /// A damaged volume, the device's failure.
     fn path(&mut self, version: Version, name: &Name) -> Result<Vec<u8>>;
 
-    /// Whether a file has the same contents in our and in their tree.
+    /// Whether a file of our tree and one of their tree have the same contents. Both are of the
+    /// same type.
     ///
     /// # Errors
     /// A damaged volume, the device's failure.
-    fn same_contents(&mut self, ino: u64) -> Result<bool>;
+    fn same_contents(&mut self, ours: u64, theirs: u64) -> Result<bool>;
 }
 
-/// Bytes of two files that are compared at a time.
-const STEP: usize = 1 << 20;
+/// Most bytes of each of two files that are compared at a time.
+const STEP: u64 = 1 << 20;
 
 /// Three frozen trees of one volume.
 pub struct FrozenTrees<'a> {
@@ -89,22 +90,39 @@ impl Trees for FrozenTrees<'_> {
         }
     }
 
-    fn same_contents(&mut self, ino: u64) -> Result<bool> {
-        let size = |tree: &FileTree<'_>| -> Result<Option<u64>> {
+    fn same_contents(&mut self, ours: u64, theirs: u64) -> Result<bool> {
+        let (our_tree, their_tree) = (&self.ours, &self.theirs);
+        let size = |tree: &FileTree<'_>, ino: u64| -> Result<Option<u64>> {
             Ok(tree.inode(ino)?.map(|i| i.size.get()))
         };
-        let (ours, theirs) = (size(&self.ours)?, size(&self.theirs)?);
-        let (Some(size), true) = (ours, ours == theirs) else {
+        let (our_size, their_size) = (size(our_tree, ours)?, size(their_tree, theirs)?);
+        let (Some(size), true) = (our_size, our_size == their_size) else {
             return Ok(false);
         };
-        let (mut a, mut b) = (vec![0; STEP], vec![0; STEP]);
-        for at in (0..size).step_by(STEP) {
-            self.ours.read(self.blocks, ino, at, &mut a)?;
-            self.theirs.read(self.blocks, ino, at, &mut b)?;
-            let len = usize::try_from(size - at).unwrap_or(STEP).min(STEP);
-            if a.get(..len) != b.get(..len) {
+        let (mut a, mut b) = (Vec::new(), Vec::new());
+        let mut at = 0;
+        while at < size {
+            // What neither has written reads as zeros in both.
+            let our = our_tree.next_written(ours, at..size)?;
+            let their = their_tree.next_written(theirs, at..size)?;
+            at = our.start.min(their.start);
+            let end = our
+                .end
+                .max(their.end)
+                .min(at.saturating_add(STEP))
+                .min(size);
+            let len = usize::try_from(end.saturating_sub(at)).unwrap_or_default();
+            if len == 0 {
+                break;
+            }
+            a.resize(len, 0);
+            b.resize(len, 0);
+            our_tree.read(self.blocks, ours, at, &mut a)?;
+            their_tree.read(self.blocks, theirs, at, &mut b)?;
+            if a != b {
                 return Ok(false);
             }
+            at = end;
         }
         Ok(true)
     }

@@ -30,7 +30,7 @@ fn npm_installs_packages() {
 }
 
 /// Makes a wheel: a package and a command.
-const WHEEL: &str = r#"
+pub const WHEEL: &str = r#"
 import zipfile
 info = "small-1.0.dist-info/"
 files = {

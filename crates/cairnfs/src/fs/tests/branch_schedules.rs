@@ -213,6 +213,31 @@ fn replacement_against_truncate() {
     });
 }
 
+/// Writers that are held beside each other's holders: all of them go on, whoever lets go last.
+#[test]
+fn held_writers_against_holders() {
+    explore("fs: writers held by two, create", Cost::Large, || {
+        wait_for_ever(true);
+        let volume = open(fresh());
+        let hold = |volume: &Arc<Volume>| {
+            start(volume, |volume| {
+                let held = volume.fs.hold_writers();
+                volume.fs.sync().unwrap();
+                drop(held);
+            })
+        };
+        let threads = [
+            hold(&volume),
+            hold(&volume),
+            start(&volume, |volume| {
+                volume.create("a").unwrap();
+            }),
+        ];
+        join(threads);
+        assert_eq!(volume.names(), BTreeSet::from(["a".to_owned()]));
+    });
+}
+
 /// A volume with merges and walks in small steps, and a snapshot of a file that was changed since.
 fn with_snapshot() -> (Arc<Volume>, u64, u64) {
     wait_for_ever(true);

@@ -9,7 +9,7 @@ use crate::fs::extents::Extent;
 use crate::fs::{FileSystem, MakeOptions, Options, make_device};
 use crate::sync::Mutex;
 use crate::txn::{ForkKind, Unchanged};
-use crate::types::{Creds, Fallocate, SetAttr};
+use crate::types::{Creds, Fallocate, RenameMode, SetAttr, XattrMode};
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
 
@@ -233,7 +233,7 @@ fn replacement_retires_branch() {
     assert!(matches!(late, Err(Error::Stale)), "{late:?}");
 }
 
-/// While writers are held, all calls that leave unwritten data wait; then they go on.
+/// While writers are held, by one or by two, all calls that change files wait; then they go on.
 #[test]
 fn held_writers_wait() {
     type Named<'a> = (&'a str, &'a dyn Fn() -> Result<(), Error>);
@@ -249,14 +249,38 @@ fn held_writers_wait() {
         ..SetAttr::default()
     };
     let punch = Fallocate::PunchHole;
-    let calls: [Named<'_>; 5] = [
+    let creds = Creds::default();
+    let make = |name: &[u8]| fs.mknod(1, name, 0o100_644, 0, creds).map(|_| ());
+    let mode = SetAttr {
+        mode: Some(0o600),
+        ..SetAttr::default()
+    };
+    let replace = RenameMode::Replace;
+    let calls: [Named<'_>; 16] = [
         ("write", &|| fs.write(ino, 0, b"x", false).map(|_| ())),
         ("append", &|| fs.append(ino, b"x", false).map(|_| ())),
         ("truncate", &|| fs.setattr(ino, &truncate).map(|_| ())),
         ("extend", &|| fs.extend(ino, 20)),
         ("fallocate", &|| fs.fallocate(ino, 0, 1, punch, false)),
+        ("make", &|| make(b"made")),
+        ("make a directory", &|| {
+            fs.mkdir(1, b"dir", 0o755, creds).map(|_| ())
+        }),
+        ("make a file without a name", &|| {
+            fs.tmpfile(1, 0o100_644, creds).map(|_| ())
+        }),
+        ("link", &|| fs.link(ino, 1, b"linked").map(|_| ())),
+        ("rename", &|| fs.rename(1, b"made", 1, b"moved", replace)),
+        ("remove", &|| fs.unlink(1, b"moved")),
+        ("set attributes", &|| fs.setattr(ino, &mode).map(|_| ())),
+        ("set a value", &|| {
+            fs.setxattr(ino, b"user.a", b"1", XattrMode::Set)
+        }),
+        ("remove a value", &|| fs.removexattr(ino, b"user.a")),
+        ("snapshot", &|| fs.snapshot("s")),
+        ("branch", &|| fs.branch("b").map(|_| ())),
     ];
-    let held = fs.root.writeback.hold();
+    let held = (fs.hold_writers(), fs.hold_writers());
     for (name, call) in calls {
         let (done, waits) = fs.without_waiting(call);
         assert!(
@@ -264,7 +288,11 @@ fn held_writers_wait() {
             "{name}"
         );
     }
-    drop(held);
+    drop(held.0);
+    let (done, _) = fs.without_waiting(|| make(b"made"));
+    assert!(matches!(done, Err(Error::WouldWait)), "one holder is left");
+    fs.sync().unwrap();
+    drop(held.1);
     for (name, call) in calls {
         call().unwrap_or_else(|e| panic!("{name}: {e}"));
     }

@@ -4,3 +4,4 @@ mod oracle;
 mod random;
 mod rules;
 mod support;
+mod twins;

@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::support::is_sound;
-use crate::diff::tests::model::{Model, Node};
+use super::twins::{data, unite};
+use crate::diff::tests::model::{Contents, Model, Node, node};
 use crate::format::ROOT_INO;
 use crate::format::item::S_IFDIR;
 
@@ -19,7 +20,10 @@ fn same_state(model: &Model, other: &Model, ino: u64) -> bool {
     let (a, b) = (&model.nodes[&ino], &other.nodes[&ino]);
     let times = a.is(S_IFDIR) || a.mtime == b.mtime;
     let inside = a.mode == b.mode && a.uid == b.uid && a.xattrs == b.xattrs;
-    times && inside && a.contents == b.contents && model.names_of(ino) == other.names_of(ino)
+    times
+        && inside
+        && data(&a.contents) == data(&b.contents)
+        && model.names_of(ino) == other.names_of(ino)
 }
 
 fn merge_node(base: &Node, ours: &Node, theirs: &Node) -> Option<Node> {
@@ -28,7 +32,8 @@ fn merge_node(base: &Node, ours: &Node, theirs: &Node) -> Option<Node> {
     node.uid = three(&base.uid, &ours.uid, &theirs.uid)?;
     node.mtime =
         three(&base.mtime, &ours.mtime, &theirs.mtime).unwrap_or(ours.mtime.max(theirs.mtime));
-    node.contents = three(&base.contents, &ours.contents, &theirs.contents)?;
+    let [base_data, our_data, their_data] = [base, ours, theirs].map(|n| data(&n.contents));
+    node.contents = three(&base_data, &our_data, &their_data)?;
     let names: BTreeSet<&Vec<u8>> = [base, ours, theirs]
         .into_iter()
         .flat_map(|n| n.xattrs.keys())
@@ -43,8 +48,23 @@ fn merge_node(base: &Node, ours: &Node, theirs: &Node) -> Option<Node> {
     Some(node)
 }
 
+/// What no file of a model is: the base of an inode that both sides made.
+fn nobody() -> Node {
+    Node {
+        uid: u32::MAX,
+        mtime: i64::MIN,
+        contents: Contents {
+            size: u64::MAX,
+            ..Contents::default()
+        },
+        ..node(u32::MAX, 0)
+    }
+}
+
 /// The merged model; `None` if there is a conflict.
 pub fn merge(base: &Model, ours: &Model, theirs: &Model) -> Option<Model> {
+    let united = unite(base, ours, theirs);
+    let theirs = &united.theirs;
     let mut nodes = BTreeMap::new();
     let all = [base, ours, theirs]
         .into_iter()
@@ -53,10 +73,9 @@ pub fn merge(base: &Model, ours: &Model, theirs: &Model) -> Option<Model> {
         let of = |m: &Model| m.nodes.get(&ino).cloned();
         let node = match (of(base), of(ours), of(theirs)) {
             (None, Some(one), None) | (None, None, Some(one)) => one,
-            (None, Some(a), Some(b)) if same_state(ours, theirs, ino) => Node {
-                mtime: a.mtime.max(b.mtime),
-                ..a
-            },
+            (None, Some(a), Some(b)) if ours.names_of(ino) == theirs.names_of(ino) => {
+                merge_node(&nobody(), &a, &b)?
+            }
             (Some(_), Some(_), None) if same_state(base, ours, ino) => continue,
             (Some(_), None, Some(_)) if same_state(base, theirs, ino) => continue,
             (Some(_), None, None) => continue,

@@ -1,11 +1,12 @@
 //! Random edits of both sides.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 
 use super::oracle::merge;
-use super::support::{Models, is_sound, plain};
+use super::support::{Models, Plain, is_sound, plain};
+use super::twins::{echo, renumbered, unite};
 use crate::diff::tests::model::{Counters, Model, Random};
 use crate::diff::tests::volume::{ModelVolume, Numbered};
 use crate::diff::{Changes, TreeDelta};
@@ -21,8 +22,9 @@ fn shown(mut model: Model) -> Model {
     model
 }
 
-/// A base and two states that came from it, of `before` and `after` random changes.
-fn three(seed: u64, before: usize, after: usize) -> [Model; 3] {
+/// A base and two states that came from it, of `before` and `after` random changes. With `echoed`,
+/// both sides made much under the same names, and each changed some of it afterwards.
+fn three(seed: u64, before: usize, after: usize, echoed: bool) -> [Model; 3] {
     let mut random = Random(seed | 1);
     let mut counters = Counters::default();
     let mut base = Model::default();
@@ -36,6 +38,15 @@ fn three(seed: u64, before: usize, after: usize) -> [Model; 3] {
             side.change(&mut counters, &mut random);
         }
     }
+    let [mut ours, mut theirs] = [shown(ours), shown(theirs)];
+    if echoed {
+        echo(&base, &ours, &mut theirs, (&mut counters, &mut random));
+        for side in [&mut ours, &mut theirs] {
+            for _ in 0..random.below(3) {
+                side.change(&mut counters, &mut random);
+            }
+        }
+    }
     [base, shown(ours), shown(theirs)]
 }
 
@@ -47,6 +58,10 @@ fn mirrored(conflicts: Vec<Conflict>) -> Vec<Conflict> {
     let turn = |kind| match kind {
         ConflictKind::Removed(side) => ConflictKind::Removed(side.other()),
         ConflictKind::DirectoryRemoved(side) => ConflictKind::DirectoryRemoved(side.other()),
+        ConflictKind::Renamed { ours, theirs } => ConflictKind::Renamed {
+            ours: theirs,
+            theirs: ours,
+        },
         other => other,
     };
     let mut turned: Vec<Conflict> = conflicts
@@ -60,18 +75,51 @@ fn mirrored(conflicts: Vec<Conflict>) -> Vec<Conflict> {
     turned
 }
 
+/// Conflicts by kind and inode. A file with several names may be shown under another one of them,
+/// and so beside other inodes or alone.
+fn kinds(conflicts: &[Conflict], numbers: &BTreeMap<u64, u64>) -> BTreeSet<(ConflictKind, u64)> {
+    let each = conflicts.iter().flat_map(|conflict| {
+        let inodes = conflict.inodes.iter();
+        inodes.map(|ino| (conflict.kind.clone(), *numbers.get(ino).unwrap_or(ino)))
+    });
+    each.collect()
+}
+
+/// A model without the times of files that both sides made: each side keeps its own.
+fn without_times(model: &Model, files: &BTreeSet<u64>) -> Plain {
+    let mut model = model.clone();
+    for ino in files {
+        let node = model.nodes.get_mut(ino);
+        node.into_iter().for_each(|node| node.mtime = 0);
+    }
+    plain(&model)
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1500))]
     /// The plan has conflicts if the oracle has, and else makes the oracle's tree. Then nothing is
     /// left to do. Exchanged sides have the same conflicts and the same result.
     #[test]
-    fn plans_agree_with_the_oracle(seed in any::<u64>(), before in 0usize..60, after in 0usize..14) {
-        let [base, ours, theirs] = three(seed, before, after);
+    fn plans_agree_with_the_oracle(
+        seed in any::<u64>(),
+        before in 0usize..60,
+        after in 0usize..14,
+        echoed in any::<bool>(),
+    ) {
+        let [base, ours, theirs] = three(seed, before, after, echoed);
         let mut models = Models { base: &base, ours: &ours, theirs: &theirs };
         let planned = models.plan(&report_all);
         let mut turned = Models { base: &base, ours: &theirs, theirs: &ours };
         let back = turned.plan(&report_all);
-        prop_assert_eq!(&planned.conflicts, &mirrored(back.conflicts.clone()));
+        let united = unite(&base, &ours, &theirs);
+        let mirror = mirrored(back.conflicts.clone());
+        match united.numbers.is_empty() {
+            true => prop_assert_eq!(&planned.conflicts, &mirror),
+            false => prop_assert_eq!(
+                kinds(&planned.conflicts, &united.numbers),
+                kinds(&mirror, &united.numbers)
+            ),
+        }
         let expected = merge(&base, &ours, &theirs);
         prop_assert_eq!(planned.conflicts.is_empty(), expected.is_some(), "{:?}", planned);
         let Some(expected) = expected else {
@@ -80,7 +128,9 @@ proptest! {
         };
         let result = models.apply(&planned);
         prop_assert_eq!(plain(&result), plain(&expected));
-        prop_assert_eq!(plain(&turned.apply(&back)), plain(&expected));
+        let backwards = renumbered(&turned.apply(&back), &united.numbers);
+        let timeless = |model| without_times(model, &united.files);
+        prop_assert_eq!(timeless(&backwards), timeless(&expected));
         let mut again = Models { base: &base, ours: &result, theirs: &theirs };
         prop_assert_eq!(again.plan(&report_all), Plan::default());
     }
@@ -92,8 +142,9 @@ proptest! {
         before in 0usize..60,
         after in 0usize..40,
         choice in 0..3,
+        echoed in any::<bool>(),
     ) {
-        let [base, ours, theirs] = three(seed, before, after);
+        let [base, ours, theirs] = three(seed, before, after, echoed);
         let choose = |path: &[u8]| match choice {
             0 => Some(Side::Ours),
             1 => Some(Side::Theirs),
@@ -111,41 +162,57 @@ proptest! {
     }
 
     #[test]
-    fn frozen_trees_make_the_same_plan(seed in any::<u64>(), after in 0usize..14) {
-        assert_same_plan(seed, after);
+    fn frozen_trees_make_the_same_plan(
+        seed in any::<u64>(),
+        after in 0usize..14,
+        echoed in any::<bool>(),
+    ) {
+        assert_same_plan(seed, after, echoed);
     }
 }
 
 /// The planner's inputs are the same from index trees as from models.
-fn assert_same_plan(seed: u64, after: usize) {
-    let models = three(seed, 40, after);
+fn assert_same_plan(seed: u64, after: usize, echoed: bool) {
+    let models = three(seed, 40, after, echoed);
     let mut volume = ModelVolume::new();
     let trees = [0, 1, 2].map(|i| volume.write(&models[i], 256));
     let [base, ours, theirs] = trees.map(|tree| volume.tree(tree));
     let delta = |new| TreeDelta::collect(Changes::new(base, new).unwrap()).unwrap();
     let mut frozen = FrozenTrees::new([base, ours, theirs], &Numbered);
-    let found = plan(&delta(ours), &delta(theirs), &mut frozen, &report_all).unwrap();
+    let found = plan(&delta(ours), delta(theirs), &mut frozen, &report_all).unwrap();
     let [base, ours, theirs] = &models;
     let expected = Models { base, ours, theirs }.plan(&report_all);
     assert_eq!(found.operations, expected.operations);
-    // A file with several names may be shown under another one of them, and so beside other inodes
-    // or alone.
-    let kinds = |conflicts: Vec<Conflict>| -> BTreeSet<(ConflictKind, u64)> {
-        let each = conflicts.into_iter().flat_map(|conflict| {
-            let kind = conflict.kind;
-            let inodes = conflict.inodes.into_iter();
-            inodes.map(move |ino| (kind.clone(), ino))
-        });
-        each.collect()
-    };
-    assert_eq!(kinds(found.conflicts), kinds(expected.conflicts));
+    let same = BTreeMap::new();
+    assert_eq!(
+        kinds(&found.conflicts, &same),
+        kinds(&expected.conflicts, &same)
+    );
 }
 
 /// Of a file with two names, one of which conflicts also for another reason, the trees show one name
 /// and the model the other.
 #[test]
 fn file_shown_under_another_name_is_the_same_conflict() {
-    assert_same_plan(478_869_642_051_728_518, 7);
+    assert_same_plan(478_869_642_051_728_518, 7, false);
+}
+
+/// The random sides do make the same often, and merge then in many cases.
+#[test]
+fn echoed_sides_have_twins_that_merge() {
+    let (mut dirs, mut files, mut merged) = (0, 0, 0);
+    for seed in 1..1000 {
+        let [base, ours, theirs] = three(seed * 7919, 20, 8, true);
+        let united = unite(&base, &ours, &theirs);
+        files += usize::from(!united.files.is_empty());
+        dirs += usize::from(united.numbers.len() > united.files.len());
+        let some = !united.numbers.is_empty();
+        merged += usize::from(some && merge(&base, &ours, &theirs).is_some());
+    }
+    assert!(
+        dirs > 100 && files > 200 && merged > 100,
+        "{dirs}, {files}, {merged}"
+    );
 }
 
 /// Edits of both sides in different directories: the result is each side's own directory.
@@ -173,8 +240,8 @@ fn edits_in_different_directories_never_conflict() {
         }
     };
     for seed in 1..200 {
-        let [base_a, a, _] = three(seed, 30, 40);
-        let [base_b, _, b] = three(seed + 1000, 30, 40);
+        let [base_a, a, _] = three(seed, 30, 40, false);
+        let [base_b, _, b] = three(seed + 1000, 30, 40, false);
         let both = |a: &Model, b: &Model| {
             let mut model = Model::default();
             for (ino, name) in [(2000, "a"), (3000, "b")] {

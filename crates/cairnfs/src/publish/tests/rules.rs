@@ -166,7 +166,11 @@ fn renames_to_different_names_conflict() {
     let case = case(&|m| rename(m, (DIR, "file"), (DIR, "a")), &|m| {
         rename(m, (DIR, "file"), (DIR, "b"))
     });
-    case.conflict("dir/file", ConflictKind::Renamed);
+    let kind = ConflictKind::Renamed {
+        ours: b"dir/a".to_vec(),
+        theirs: b"dir/b".to_vec(),
+    };
+    case.conflict("dir/file", kind);
 }
 
 #[test]
@@ -192,9 +196,150 @@ fn edit_of_a_renamed_file_follows_it() {
 #[test]
 fn different_files_under_one_name_conflict() {
     let case = case(&|m| add(m, NEW, S_IFREG | 0o644, DIR, "new"), &|m| {
-        add(m, NEW + 1, S_IFREG | 0o644, DIR, "new")
+        add(m, NEW + 1, S_IFREG | 0o600, DIR, "new")
     });
     case.conflict("dir/new", ConflictKind::NameTaken);
+}
+
+/// A directory `made` with files `same` and, of this side alone, its number.
+fn made(m: &mut Model, ino: u64) {
+    add(m, ino, S_IFDIR | 0o755, EMPTY, "made");
+    add(m, ino + 1, S_IFREG | 0o644, ino, "same");
+    m.write(&mut Counters::default(), ino + 1, 0, &[3; 9000]);
+    m.nodes.get_mut(&(ino + 1)).unwrap().mtime = ino as i64;
+    add(m, ino + 2, S_IFREG | 0o644, ino, &ino.to_string());
+}
+
+const TWIN: u64 = NEW + 10;
+
+#[test]
+fn directories_that_both_made_are_one() {
+    let case = case(&|m| made(m, NEW), &|m| made(m, TWIN));
+    let merged = case.merged();
+    assert_eq!(merged.names[&(EMPTY, b"made".to_vec())].1, NEW);
+    let names: Vec<_> = merged
+        .names
+        .range((NEW, Vec::new())..(NEW + 1, Vec::new()))
+        .collect();
+    let found: Vec<_> = names
+        .iter()
+        .map(|((_, n), (_, ino))| (&n[..], *ino))
+        .collect();
+    let expected = [(&b"30"[..], NEW + 2), (b"40", TWIN + 2), (b"same", NEW + 1)];
+    assert_eq!(found, expected);
+    // Times of files are ours, as everything else of them.
+    assert_eq!(merged.nodes[&(NEW + 1)], case.ours.nodes[&(NEW + 1)]);
+    assert!(!merged.nodes.contains_key(&TWIN) && !merged.nodes.contains_key(&(TWIN + 1)));
+    let back = Case {
+        base: case.base.clone(),
+        ours: case.theirs.clone(),
+        theirs: case.ours.clone(),
+    };
+    assert_eq!(back.merged().nodes.len(), merged.nodes.len());
+}
+
+#[test]
+fn attributes_of_directories_that_both_made_merge() {
+    let with = |ino: u64, name: &'static str, mtime: i64| {
+        move |m: &mut Model| {
+            made(m, ino);
+            let node = m.nodes.get_mut(&ino).unwrap();
+            node.xattrs.insert(name.into(), b"1".to_vec());
+            node.mtime = mtime;
+        }
+    };
+    let case = case(&with(NEW, "user.a", 50), &with(TWIN, "user.b", 60));
+    let node = &case.merged().nodes[&NEW];
+    assert_eq!((node.xattrs.len(), node.mtime), (2, 60));
+    let mode = |ino: u64, mode: u32| {
+        move |m: &mut Model| {
+            made(m, ino);
+            m.nodes.get_mut(&ino).unwrap().mode = S_IFDIR | mode;
+        }
+    };
+    let case = self::case(&mode(NEW, 0o700), &mode(TWIN, 0o755));
+    let kind = ConflictKind::Attribute("mode");
+    assert_eq!(case.conflicts(), [("empty/made".to_owned(), kind)]);
+    assert_eq!(case.taken(Side::Ours).nodes[&NEW].mode, S_IFDIR | 0o700);
+    assert_eq!(case.taken(Side::Theirs).nodes[&NEW].mode, S_IFDIR | 0o755);
+}
+
+#[test]
+fn conflict_in_a_directory_that_both_made_is_shown_there() {
+    let differing = |ino: u64| {
+        move |m: &mut Model| {
+            made(m, ino);
+            add(m, ino + 3, S_IFDIR | 0o755, ino, "deep");
+            add(m, ino + 4, S_IFREG | 0o644, ino + 3, "f");
+            m.write(&mut Counters::default(), ino + 4, 0, &[ino as u8; 9]);
+        }
+    };
+    let case = case(&differing(NEW), &differing(TWIN));
+    let kind = ConflictKind::NameTaken;
+    assert_eq!(case.conflicts(), [("empty/made/deep/f".to_owned(), kind)]);
+    let taken = case.taken(Side::Theirs);
+    assert_eq!(taken.names[&(NEW + 3, b"f".to_vec())].1, TWIN + 4);
+}
+
+#[test]
+fn file_replaced_by_equal_ones_is_one() {
+    let replace = |ino: u64| {
+        move |m: &mut Model| {
+            remove(m, DIR, "file");
+            add(m, ino, S_IFREG | 0o644, DIR, "file");
+        }
+    };
+    let case = case(&replace(NEW), &replace(TWIN));
+    assert_eq!(plain(&case.merged()), plain(&case.ours));
+}
+
+/// Equal files with several names are one if they have the same names.
+#[test]
+fn linked_files_that_both_made_need_the_same_names() {
+    let linked = |ino: u64, names: &'static [&'static str]| {
+        move |m: &mut Model| {
+            add(m, ino, S_IFREG | 0o644, EMPTY, names[0]);
+            for name in &names[1..] {
+                m.link(EMPTY, name.as_bytes().to_vec(), ino);
+            }
+        }
+    };
+    let case = case(&linked(NEW, &["a", "b"]), &linked(TWIN, &["a", "b"]));
+    assert_eq!(plain(&case.merged()), plain(&case.ours));
+    for theirs in [&["a"][..], &["a", "c"], &["a", "b", "c"]] {
+        let case = self::case(&linked(NEW, &["a", "b"]), &linked(TWIN, theirs));
+        let (path, kind) = case.conflicts().remove(0);
+        assert_eq!((path.as_str(), kind), ("empty/a", ConflictKind::NameTaken));
+    }
+}
+
+#[test]
+fn file_moved_into_a_directory_that_both_made_is_there() {
+    let case = case(&|m| made(m, NEW), &|m| {
+        made(m, TWIN);
+        rename(m, (DIR, "file"), (TWIN, "moved"));
+        rename(m, (ROOT_INO, "dir"), (TWIN, "dir"));
+    });
+    let merged = case.merged();
+    assert_eq!(merged.names[&(NEW, b"moved".to_vec())].1, FILE);
+    assert_eq!(merged.names[&(NEW, b"dir".to_vec())].1, DIR);
+}
+
+#[test]
+fn circle_through_a_directory_that_both_made_conflicts() {
+    let case = case(
+        &|m| {
+            made(m, NEW);
+            rename(m, (ROOT_INO, "dir"), (NEW, "dir"));
+        },
+        &|m| {
+            made(m, TWIN);
+            rename(m, (ROOT_INO, "empty"), (DIR, "empty"));
+        },
+    );
+    assert_eq!(case.conflicts(), [("dir".to_owned(), ConflictKind::Circle)]);
+    case.taken(Side::Ours);
+    case.taken(Side::Theirs);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::twins::data;
 use crate::diff::tests::compare::naive;
 use crate::diff::tests::model::{Model, Node};
 use crate::diff::tests::volume::raw_inode;
@@ -36,8 +37,9 @@ impl Trees for Models<'_> {
         Ok(model.path(name.dir, &name.name))
     }
 
-    fn same_contents(&mut self, ino: u64) -> Result<bool> {
-        Ok(self.ours.nodes[&ino].contents == self.theirs.nodes[&ino].contents)
+    fn same_contents(&mut self, ours: u64, theirs: u64) -> Result<bool> {
+        let (ours, theirs) = (&self.ours.nodes[&ours], &self.theirs.nodes[&theirs]);
+        Ok(data(&ours.contents) == data(&theirs.contents))
     }
 }
 
@@ -48,7 +50,7 @@ impl<'a> Models<'a> {
 
     pub fn plan(&mut self, choose: &dyn Fn(&[u8]) -> Option<Side>) -> Plan {
         let (ours, theirs) = self.deltas();
-        plan(&ours, &theirs, self, choose).unwrap()
+        plan(&ours, theirs, self, choose).unwrap()
     }
 
     /// Our tree after the operations of a plan, in their order.
@@ -138,7 +140,7 @@ pub fn plain(model: &Model) -> Plain {
     let nodes = model.nodes.iter().map(|(ino, n)| {
         (
             *ino,
-            (n.mode, n.uid, n.mtime, n.contents.clone(), n.xattrs.clone()),
+            (n.mode, n.uid, n.mtime, data(&n.contents), n.xattrs.clone()),
         )
     });
     (names.collect(), nodes.collect())
