@@ -18,6 +18,7 @@ use cairnfs::format::record::Entry;
 use cairnfs::format::root::Root;
 use cairnfs::format::xattr::decode_xattrs;
 
+use crate::given_up::{Mapped, Replaced};
 use crate::holes::KeyRange;
 use crate::report::Ledger;
 use crate::tree::Visitor;
@@ -67,14 +68,6 @@ impl NameChange {
 
 type Names = BTreeMap<Key, NameChange>;
 
-/// An extent that the log added and replaced.
-pub(crate) struct Replaced {
-    pub(crate) block: u64,
-    /// In blocks.
-    pub(crate) len: u64,
-    pub(crate) birth: u64,
-}
-
 /// The changes in the log, of each root.
 #[derive(Default)]
 pub(crate) struct Overlays {
@@ -114,7 +107,8 @@ impl Overlays {
         if entry.root != VOLUME_ROOT {
             step.files.entry(entry.root).or_insert(block);
             let overlay = self.of.entry(entry.root).or_default();
-            return overlay.apply(entry, block, geometry);
+            overlay.apply(entry, block, geometry)?;
+            return check_birth(entry, seq);
         }
         let id = entry.key.object;
         if entry.delete || entry.key != Key::new(id, Kind::Root, 0) {
@@ -147,9 +141,8 @@ impl Overlays {
 #[derive(Default)]
 pub(crate) struct Overlay {
     changes: BTreeMap<Key, Change>,
-    /// Per inode, the extents that the log added and replaced. The blocks of them that the inode
-    /// does not use any more, and does not inherit, wait to be freed.
-    pub(crate) replaced: BTreeMap<u64, Vec<Replaced>>,
+    /// The extents that the log added and replaced.
+    pub(crate) replaced: Replaced,
     names: Names,
 }
 
@@ -182,12 +175,8 @@ impl Overlay {
         check_value(&entry.key, &value, geometry)
             .map_err(|why| format!("{:?}, which is replaced later: {why}", entry.key))?;
         if let (Kind::Extent, Ok((raw, _))) = (entry.key.kind, decode_extent(&value)) {
-            let runs = self.replaced.entry(entry.key.object).or_default();
-            runs.push(Replaced {
-                block: raw.block.get(),
-                len: raw.len.get().into(),
-                birth: raw.birth.get(),
-            });
+            let extents = self.replaced.entry(entry.key.object).or_default();
+            extents.push(Mapped::new(entry.key.object, entry.key.offset, &raw));
         }
         Ok(())
     }
@@ -223,6 +212,22 @@ impl Overlay {
             .map(|(k, _)| k.object)
             .next()
             .unwrap_or(0)
+    }
+}
+
+/// Checks that an extent was born in its context or before: a snapshot that the log makes between
+/// the two would not have it.
+fn check_birth(entry: &Entry<'_>, seq: u64) -> Result<(), String> {
+    let extent = match entry.key.kind == Kind::Extent && !entry.delete {
+        true => decode_extent(entry.value).ok(),
+        false => None,
+    };
+    match extent.map(|(raw, _)| raw.birth.get()) {
+        Some(birth) if birth > seq => {
+            let at = entry.key;
+            Err(format!("{at:?} in context {seq}, born in context {birth}"))
+        }
+        _ => Ok(()),
     }
 }
 
