@@ -65,7 +65,7 @@ fn failed() -> Error {
     }
 }
 
-fn every_variant() -> [Error; 42] {
+fn every_variant() -> [Error; 43] {
     [
         Error::NotFound,
         Error::Exists,
