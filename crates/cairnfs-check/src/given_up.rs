@@ -39,6 +39,16 @@ impl Mapped {
         }
     }
 
+    /// Its blocks from the `from`-th to the one before the `to`-th.
+    pub(crate) fn part(&self, from: u64, to: u64) -> Self {
+        Self {
+            at: self.at + from,
+            block: self.block + from,
+            len: to - from,
+            ..*self
+        }
+    }
+
     /// Whether it has a block of another extent in the same place of the same file.
     fn has(&self, other: &Mapped, nth: u64) -> bool {
         let skip = (other.at + nth).checked_sub(self.at);

@@ -18,6 +18,7 @@ use cairnfs::format::record::Entry;
 use cairnfs::format::root::Root;
 use cairnfs::format::xattr::decode_xattrs;
 
+use crate::blocks::BlockSet;
 use crate::given_up::{Mapped, Replaced};
 use crate::holes::KeyRange;
 use crate::report::Ledger;
@@ -106,9 +107,12 @@ impl Overlays {
         };
         if entry.root != VOLUME_ROOT {
             step.files.entry(entry.root).or_insert(block);
+            let before = self.steps.iter().rev().nth(1).and_then(|step| step.end);
             let overlay = self.of.entry(entry.root).or_default();
             overlay.apply(entry, block, geometry)?;
-            return check_birth(entry, seq);
+            check_birth(entry, seq)?;
+            overlay.note_old(entry, before.map_or(0, |(end, _)| end), geometry);
+            return Ok(());
         }
         let id = entry.key.object;
         if entry.delete || entry.key != Key::new(id, Kind::Root, 0) {
@@ -143,6 +147,11 @@ pub(crate) struct Overlay {
     changes: BTreeMap<Key, Change>,
     /// The extents that the log added and replaced.
     pub(crate) replaced: Replaced,
+    /// Blocks of all extents in the log so far.
+    logged: Option<BlockSet>,
+    /// Blocks of extents that are older than a change of roots before them in the log, which nothing
+    /// in the log had before: the index has them, or a snapshot would lack what it seems to share.
+    pub(crate) old: Vec<Mapped>,
     names: Names,
 }
 
@@ -179,6 +188,27 @@ impl Overlay {
             extents.push(Mapped::new(entry.key.object, entry.key.offset, &raw));
         }
         Ok(())
+    }
+
+    /// Takes the blocks of an extent; `boundary` is the last change of roots before it in the log.
+    fn note_old(&mut self, entry: &Entry<'_>, boundary: u64, geometry: &Geometry) {
+        if entry.key.kind != Kind::Extent || entry.delete {
+            return;
+        }
+        let Ok((raw, _)) = decode_extent_at(entry.key.offset, entry.value, geometry) else {
+            return;
+        };
+        let extent = Mapped::new(entry.key.object, entry.key.offset, &raw);
+        let logged = self.logged.get_or_insert_with(|| BlockSet::new(geometry));
+        if extent.birth <= boundary {
+            let known = |nth: &u64| logged.has(extent.block + nth);
+            let mut nth = 0;
+            while let Some(from) = (nth..extent.len).find(|nth| !known(nth)) {
+                nth = (from..extent.len).find(known).unwrap_or(extent.len);
+                self.old.push(extent.part(from, nth));
+            }
+        }
+        logged.insert(extent.block, extent.len);
     }
 
     /// Derives the changes of the name items, after all entries have been taken.

@@ -159,6 +159,7 @@ fn check_root(
     checked.walk(walker, &mut merge, ledger)?;
     merge.finish(ledger)?;
     structure.finish(ledger);
+    structure.check_old(replay, ledger);
     let (recorded, nodes) = (checked.root.nodes, walker.nodes);
     if !checked.root.is_plain() && recorded != nodes && structure.is_whole() {
         let message = format!("its item tells {recorded} index nodes, its tree has {nodes}");

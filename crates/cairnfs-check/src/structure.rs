@@ -242,6 +242,27 @@ impl<'a> Structure<'a> {
         }
     }
 
+    /// Checks the extents in the log that are older than a change of roots before them, after the
+    /// last item: the root had their blocks then.
+    pub(crate) fn check_old(&self, replay: &Replay, ledger: &mut Ledger<'_>) {
+        if !self.is_whole() || replay.incomplete {
+            return;
+        }
+        let (inherited, found) = (self.context.inherited, &self.context.found);
+        let old = replay.overlay.old.iter();
+        for extent in old.filter(|extent| !inherited.has(extent.birth)) {
+            let Mapped { at, birth, .. } = extent;
+            let mut blocks = extent.block..extent.block + extent.len;
+            if blocks.any(|block| !found.claims.indexed.has(block)) {
+                let message = format!(
+                    "file block {at}: born in context {birth}, but new behind a later change of roots"
+                );
+                let finding = Finding::new(codes::EXTENT_BIRTH, message).of(extent.ino);
+                ledger.add(finding.at(extent.block));
+            }
+        }
+    }
+
     /// Checks the last object.
     pub(crate) fn finish(&mut self, ledger: &mut Ledger<'_>) {
         self.finish_object(ledger);

@@ -373,3 +373,21 @@ fn births_behind_a_snapshot_in_the_log_are_found() {
     assert_eq!(large(|_, at| at.birth = U64::new(7)), 0);
     assert!(large(|_, at| at.birth = U64::new(8)) > 0);
 }
+
+/// What the log adds behind a snapshot is not as old as the snapshot, which would then seem to have
+/// it; the parts of older extents are.
+#[test]
+fn new_extents_behind_a_snapshot_in_the_log_are_young() {
+    let behind = |ino: u64, value: Vec<u8>| {
+        let found = with_plan(|plan| {
+            snapshot_in_the_log(plan);
+            plan.context(vec![put(extent_key(ino, 0), value)]);
+        });
+        found.iter().filter(|code| **code == "extent-birth").count()
+    };
+    assert_eq!(behind(22, extent(24, 1, 9)), 0);
+    assert_eq!(behind(22, extent(24, 1, 7)), 1);
+    assert_eq!(behind(22, extent(20, 1, 6)), 0, "as the log had it before");
+    assert_eq!(behind(16, extent(0, 1, 3)), 0, "as the index has it");
+    assert_eq!(behind(22, extent(20, 2, 6)), 1, "one block more");
+}
