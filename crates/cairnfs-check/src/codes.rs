@@ -61,7 +61,7 @@ pub const EXTENT_OVERLAP: &str = "extent-overlap";
 /// A written extent is beyond the end of its file.
 pub const EXTENT_BEYOND_END: &str = "extent-beyond-end";
 /// An extent was born after the newest context of the volume, or one in the index after the newest
-/// possible merge.
+/// possible merge; roots have it with different births; or a snapshot in the log would lack it.
 pub const EXTENT_BIRTH: &str = "extent-birth";
 /// An attribute item is invalid.
 pub const XATTR_ITEM: &str = "xattr-item";

@@ -13,10 +13,12 @@
 //! for each finding about an inode (`paths`), and on request the files' contents (`data`); at the
 //! end the bitmaps (`space`).
 
+mod births;
 mod blocks;
 pub mod codes;
 mod data;
 mod directory;
+mod given_up;
 mod holes;
 mod links;
 mod log;

@@ -2,7 +2,7 @@
 
 use cairnfs::format::checksum::name_hash;
 use cairnfs::format::item::{
-    EXTENT_UNWRITTEN, RawInode, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, decode_extent, decode_inode,
+    RawInode, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, decode_extent, decode_inode,
 };
 use cairnfs::format::key::{Key, Kind};
 use cairnfs::format::xattr::{decode_stored_xattrs, decode_xattrs};
@@ -10,6 +10,7 @@ use cairnfs::format::{BLOCK_SIZE, MAX_FILE_SIZE, MAX_INLINE, MAX_SYMLINK, ROOT_I
 
 use crate::codes;
 use crate::directory::Directory;
+use crate::given_up::Mapped;
 use crate::holes::KeyRange;
 use crate::overlay::Item;
 use crate::report::{Finding, Ledger};
@@ -159,11 +160,12 @@ impl Object {
             let message = format!("extent at file block {at} beyond the largest file");
             return Err((codes::EXTENT_ITEM, message));
         }
-        let written = raw.flags.get() & EXTENT_UNWRITTEN == 0;
+        let extent = Mapped::new(self.ino, at, &raw);
         let mut report = |code, message: String| {
             ledger.add(Finding::new(code, message).of(self.ino).at(block));
         };
-        if raw.birth.get() > context.seq {
+        // One in the log was checked there.
+        if raw.birth.get() > context.seq && !item.logged {
             let (birth, seq) = (raw.birth, context.seq);
             let message = format!("born in context {birth}, the newest is {seq}");
             report(codes::EXTENT_BIRTH, message);
@@ -190,18 +192,16 @@ impl Object {
                     .at(first),
             );
             context.found.claims.incomplete = true;
-        } else if let Some(why) = context.wrongly_held((block, len), raw.birth.get(), written) {
-            let message = format!("file block {at}: {len} blocks {why}");
-            let finding = Finding::new(codes::BLOCK_SHARED, message).of(self.ino);
-            ledger.add(finding.at(block));
+        } else if let Some((code, why)) = context.wrongly_held(&extent) {
+            ledger.add(Finding::new(code, why).of(self.ino).at(block));
+        } else {
+            context.bequeath(&extent);
         }
-        if context.replaced.contains(&self.ino) {
-            context.found.claims.waiting.remove(block, len);
-        }
+        context.given_up.live(extent);
         self.extents.count += 1;
         self.extents.blocks += len;
         self.extents.end = self.extents.end.max(end);
-        if written {
+        if extent.written {
             context.found.claims.written.insert(block, len);
             self.extents.written_end = end;
         }

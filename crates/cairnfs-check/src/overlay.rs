@@ -18,6 +18,8 @@ use cairnfs::format::record::Entry;
 use cairnfs::format::root::Root;
 use cairnfs::format::xattr::decode_xattrs;
 
+use crate::blocks::BlockSet;
+use crate::given_up::{Mapped, Replaced};
 use crate::holes::KeyRange;
 use crate::report::Ledger;
 use crate::tree::Visitor;
@@ -67,14 +69,6 @@ impl NameChange {
 
 type Names = BTreeMap<Key, NameChange>;
 
-/// An extent that the log added and replaced.
-pub(crate) struct Replaced {
-    pub(crate) block: u64,
-    /// In blocks.
-    pub(crate) len: u64,
-    pub(crate) birth: u64,
-}
-
 /// The changes in the log, of each root.
 #[derive(Default)]
 pub(crate) struct Overlays {
@@ -113,8 +107,12 @@ impl Overlays {
         };
         if entry.root != VOLUME_ROOT {
             step.files.entry(entry.root).or_insert(block);
+            let before = self.steps.iter().rev().nth(1).and_then(|step| step.end);
             let overlay = self.of.entry(entry.root).or_default();
-            return overlay.apply(entry, block, geometry);
+            overlay.apply(entry, block, geometry)?;
+            check_birth(entry, seq)?;
+            overlay.note_old(entry, before.map_or(0, |(end, _)| end), geometry);
+            return Ok(());
         }
         let id = entry.key.object;
         if entry.delete || entry.key != Key::new(id, Kind::Root, 0) {
@@ -147,9 +145,13 @@ impl Overlays {
 #[derive(Default)]
 pub(crate) struct Overlay {
     changes: BTreeMap<Key, Change>,
-    /// Per inode, the extents that the log added and replaced. The blocks of them that the inode
-    /// does not use any more, and does not inherit, wait to be freed.
-    pub(crate) replaced: BTreeMap<u64, Vec<Replaced>>,
+    /// The extents that the log added and replaced.
+    pub(crate) replaced: Replaced,
+    /// Blocks of all extents in the log so far.
+    logged: Option<BlockSet>,
+    /// Blocks of extents that are older than a change of roots before them in the log, which nothing
+    /// in the log had before: the index has them, or a snapshot would lack what it seems to share.
+    pub(crate) old: Vec<Mapped>,
     names: Names,
 }
 
@@ -182,14 +184,31 @@ impl Overlay {
         check_value(&entry.key, &value, geometry)
             .map_err(|why| format!("{:?}, which is replaced later: {why}", entry.key))?;
         if let (Kind::Extent, Ok((raw, _))) = (entry.key.kind, decode_extent(&value)) {
-            let runs = self.replaced.entry(entry.key.object).or_default();
-            runs.push(Replaced {
-                block: raw.block.get(),
-                len: raw.len.get().into(),
-                birth: raw.birth.get(),
-            });
+            let extents = self.replaced.entry(entry.key.object).or_default();
+            extents.push(Mapped::new(entry.key.object, entry.key.offset, &raw));
         }
         Ok(())
+    }
+
+    /// Takes the blocks of an extent; `boundary` is the last change of roots before it in the log.
+    fn note_old(&mut self, entry: &Entry<'_>, boundary: u64, geometry: &Geometry) {
+        if entry.key.kind != Kind::Extent || entry.delete {
+            return;
+        }
+        let Ok((raw, _)) = decode_extent_at(entry.key.offset, entry.value, geometry) else {
+            return;
+        };
+        let extent = Mapped::new(entry.key.object, entry.key.offset, &raw);
+        let logged = self.logged.get_or_insert_with(|| BlockSet::new(geometry));
+        if extent.birth <= boundary {
+            let known = |nth: &u64| logged.has(extent.block + nth);
+            let mut nth = 0;
+            while let Some(from) = (nth..extent.len).find(|nth| !known(nth)) {
+                nth = (from..extent.len).find(known).unwrap_or(extent.len);
+                self.old.push(extent.part(from, nth));
+            }
+        }
+        logged.insert(extent.block, extent.len);
     }
 
     /// Derives the changes of the name items, after all entries have been taken.
@@ -223,6 +242,22 @@ impl Overlay {
             .map(|(k, _)| k.object)
             .next()
             .unwrap_or(0)
+    }
+}
+
+/// Checks that an extent was born in its context or before: a snapshot that the log makes between
+/// the two would not have it.
+fn check_birth(entry: &Entry<'_>, seq: u64) -> Result<(), String> {
+    let extent = match entry.key.kind == Kind::Extent && !entry.delete {
+        true => decode_extent(entry.value).ok(),
+        false => None,
+    };
+    match extent.map(|(raw, _)| raw.birth.get()) {
+        Some(birth) if birth > seq => {
+            let at = entry.key;
+            Err(format!("{at:?} in context {seq}, born in context {birth}"))
+        }
+        _ => Ok(()),
     }
 }
 

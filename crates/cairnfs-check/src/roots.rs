@@ -150,13 +150,16 @@ fn check_root(
     (walker, claims): (&mut Walker<'_, '_>, &mut Claims),
     ledger: &mut Ledger<'_>,
 ) -> Result<Vec<Link>> {
-    let mut structure = Structure::new(volume, replay, checked.inherited, claims);
+    let frozen = checked.root.state != RootState::Head;
+    let mut structure = Structure::new(volume, replay, (checked.inherited, frozen), claims);
+    structure.check_logged(replay, ledger);
     let seed = volume.superblock.hash_seed.get();
     let mut merge = Merge::new(&replay.overlay, seed, &mut structure);
     walker.begin_root(checked.inherited, replay.youngest);
     checked.walk(walker, &mut merge, ledger)?;
     merge.finish(ledger)?;
     structure.finish(ledger);
+    structure.check_old(replay, ledger);
     let (recorded, nodes) = (checked.root.nodes, walker.nodes);
     if !checked.root.is_plain() && recorded != nodes && structure.is_whole() {
         let message = format!("its item tells {recorded} index nodes, its tree has {nodes}");
@@ -166,7 +169,7 @@ fn check_root(
     // the next opening.
     let unfinished = checked.root.name.is_empty() && checked.root.state != RootState::Frozen;
     let (own, links) = links::check(structure, unfinished, ledger);
-    claims.add(&own);
+    claims.add(own);
     Ok(links)
 }
 

@@ -13,8 +13,10 @@ use cairnfs::format::key::{Kind, ORPHANS, SHARED_BYTES, SHARED_VALUES};
 use cairnfs::format::xattr::decode_stored_xattrs;
 use cairnfs::format::{FIRST_USER_INO, ROOT_INO};
 
+use crate::births::Births;
 use crate::blocks::BlockSet;
 use crate::codes;
+use crate::given_up::{GivenUp, Mapped};
 use crate::holes::{Holes, KeyRange};
 use crate::log::Replay;
 use crate::object::Object;
@@ -60,9 +62,10 @@ pub(crate) struct Claims {
     pub(crate) live: BlockSet,
     /// Written extents among them.
     pub(crate) written: BlockSet,
-    /// Blocks of extents that the log added and replaced, except those that their inodes still
-    /// have.
+    /// What the roots give up.
     pub(crate) waiting: BlockSet,
+    /// Births of what frozen roots have; each belongs to the first of them.
+    pub(crate) births: Births,
     /// Whether some blocks in use may be unknown.
     pub(crate) incomplete: bool,
 }
@@ -77,16 +80,18 @@ impl Claims {
             live: none(),
             written: none(),
             waiting: none(),
+            births: Births::default(),
             incomplete: replay.incomplete,
         }
     }
 
     /// Adds the blocks of another root's extents.
-    pub(crate) fn add(&mut self, other: &Self) {
+    pub(crate) fn add(&mut self, other: Self) {
         self.indexed.add(&other.indexed);
         self.live.add(&other.live);
         self.written.add(&other.written);
         self.waiting.add(&other.waiting);
+        self.births.add(other.births);
         self.incomplete |= other.incomplete;
     }
 }
@@ -110,10 +115,11 @@ pub(crate) struct Context<'a> {
     pub(crate) geometry: &'a Geometry,
     /// What the root inherits from its parent.
     pub(crate) inherited: Inherited,
+    /// Whether the root cannot change, so that other roots may inherit from it.
+    frozen: bool,
     /// Blocks of the roots checked before.
     pub(crate) held: &'a Claims,
-    /// Inodes whose extents the log added and replaced.
-    pub(crate) replaced: BTreeSet<u64>,
+    pub(crate) given_up: GivenUp<'a>,
     pub(crate) hash_seed: u64,
     /// Sequence of the newest context.
     pub(crate) seq: u64,
@@ -123,28 +129,61 @@ pub(crate) struct Context<'a> {
 }
 
 impl Context<'_> {
-    /// Why the root cannot have an extent of these blocks with this birth, considering the roots
-    /// checked before.
-    pub(crate) fn wrongly_held(
-        &self,
-        (block, len): (u64, u64),
-        birth: u64,
-        written: bool,
-    ) -> Option<&'static str> {
-        let blocks = block..block + len;
-        let mut held = blocks.clone().map(|block| self.held.live.has(block));
-        let mut states = blocks.map(|block| self.held.written.has(block));
-        match self.inherited.has(birth) {
-            true if held.any(|held| !held) => {
-                Some("inherited from a root that does not have all of them")
+    /// What is wrong with an extent, considering the roots checked before.
+    pub(crate) fn wrongly_held(&self, extent: &Mapped) -> Option<(&'static str, String)> {
+        let shared = |why: &str| {
+            let Mapped { at, len, .. } = extent;
+            let message = format!("file block {at}: {len} blocks {why}");
+            Some((codes::BLOCK_SHARED, message))
+        };
+        let blocks = || extent.block..extent.block.saturating_add(extent.len);
+        if !self.inherited.has(extent.birth) {
+            return match blocks().any(|block| self.held.live.has(block)) {
+                true => shared("used by another root, which they were not inherited from"),
+                false => None,
+            };
+        }
+        let birth = extent.birth;
+        match self.held.births.unlike(blocks(), birth) {
+            Some(None) => shared("inherited from a root that does not have all of them"),
+            Some(Some(other)) => {
+                let at = extent.at;
+                let message =
+                    format!("file block {at}: born in context {birth}, in another root in {other}");
+                Some((codes::EXTENT_BIRTH, message))
             }
-            true if states.any(|state| state != written) => {
-                Some("inherited, and written in one of the roots only")
+            None if blocks().any(|block| self.held.written.has(block) != extent.written) => {
+                shared("inherited, and written in one of the roots only")
             }
-            false if held.any(|held| held) => {
-                Some("used by another root, which they were not inherited from")
-            }
-            _ => None,
+            None => None,
+        }
+    }
+
+    /// Remembers the births of what the root's children inherit from it alone.
+    pub(crate) fn bequeath(&mut self, extent: &Mapped) {
+        if self.frozen && !self.inherited.has(extent.birth) {
+            let blocks = extent.block..extent.block.saturating_add(extent.len);
+            self.found.claims.births.insert(blocks, extent.birth);
+        }
+    }
+}
+
+impl Context<'_> {
+    /// An extent of the index that the log changes.
+    fn replaced(&mut self, extent: &Mapped, ledger: &mut Ledger<'_>) {
+        match self.inherited.has(extent.birth) {
+            true => self.check_replaced(extent, ledger),
+            false => self.given_up.replaced(extent),
+        }
+    }
+
+    /// Checks an extent that the log replaced. What another root has of it by mistake is found with
+    /// the blocks that are given up. What it inherits must be in the parent all the same: a snapshot
+    /// in the log may get the extent.
+    fn check_replaced(&self, extent: &Mapped, ledger: &mut Ledger<'_>) {
+        if let Some((code, why)) = self.wrongly_held(extent) {
+            let message = format!("before the log changed it, {why}");
+            ledger.add(Finding::new(code, message).of(extent.ino).at(extent.block));
         }
     }
 }
@@ -161,30 +200,25 @@ pub(crate) struct Structure<'a> {
 impl<'a> Structure<'a> {
     pub(crate) fn new(
         volume: &'a Volume<'_>,
-        replay: &Replay,
-        inherited: Inherited,
+        replay: &'a Replay,
+        (inherited, frozen): (Inherited, bool),
         held: &'a Claims,
     ) -> Self {
         let superblock = &volume.superblock;
         let geometry = &volume.geometry;
         let next = superblock.next_ino.get();
-        let mut claims = Claims::new(volume, replay);
-        for run in replay.overlay.replaced.values().flatten() {
-            if !inherited.has(run.birth) {
-                claims.waiting.insert(run.block, run.len);
-            }
-        }
         Self {
             context: Context {
                 geometry,
                 inherited,
+                frozen,
                 held,
-                replaced: replay.overlay.replaced.keys().copied().collect(),
+                given_up: GivenUp::new(geometry, &replay.overlay.replaced, inherited),
                 hash_seed: superblock.hash_seed.get(),
                 seq: replay.seq,
                 youngest: replay.youngest,
                 found: Found {
-                    claims,
+                    claims: Claims::new(volume, replay),
                     holes: Holes::default(),
                     links_incomplete: replay.incomplete,
                     inodes: Vec::new(),
@@ -196,6 +230,36 @@ impl<'a> Structure<'a> {
             ino_limit: next.max(replay.overlay.greatest_ino().saturating_add(1)),
             shared: Shared::new(superblock.hash_seed.get()),
             current: None,
+        }
+    }
+
+    /// Checks the extents that the log added and replaced.
+    pub(crate) fn check_logged(&self, replay: &Replay, ledger: &mut Ledger<'_>) {
+        let inherited = self.context.inherited;
+        let logged = replay.overlay.replaced.values().flatten();
+        for extent in logged.filter(|extent| inherited.has(extent.birth)) {
+            self.context.check_replaced(extent, ledger);
+        }
+    }
+
+    /// Checks the extents in the log that are older than a change of roots before them, after the
+    /// last item: the root had their blocks then.
+    pub(crate) fn check_old(&self, replay: &Replay, ledger: &mut Ledger<'_>) {
+        if !self.is_whole() || replay.incomplete {
+            return;
+        }
+        let (inherited, found) = (self.context.inherited, &self.context.found);
+        let old = replay.overlay.old.iter();
+        for extent in old.filter(|extent| !inherited.has(extent.birth)) {
+            let Mapped { at, birth, .. } = extent;
+            let mut blocks = extent.block..extent.block + extent.len;
+            if blocks.any(|block| !found.claims.indexed.has(block)) {
+                let message = format!(
+                    "file block {at}: born in context {birth}, but new behind a later change of roots"
+                );
+                let finding = Finding::new(codes::EXTENT_BIRTH, message).of(extent.ino);
+                ledger.add(finding.at(extent.block));
+            }
         }
     }
 
@@ -213,7 +277,8 @@ impl<'a> Structure<'a> {
         self.context.found.holes.is_empty()
     }
 
-    pub(crate) fn into_found(self) -> Found {
+    pub(crate) fn into_found(mut self) -> Found {
+        self.context.found.claims.waiting = self.context.given_up.blocks;
         self.context.found
     }
 
@@ -260,6 +325,10 @@ impl Sink for Structure<'_> {
                 Ok((raw, _)) => {
                     let claims = &mut self.context.found.claims;
                     claims.indexed.insert(raw.block.get(), raw.len.get().into());
+                    if changed {
+                        let extent = Mapped::new(key.object, key.offset, &raw);
+                        self.context.replaced(&extent, ledger);
+                    }
                     let (birth, youngest) = (raw.birth.get(), self.context.youngest);
                     // One that is younger than the log is found in the logical state.
                     if birth > youngest && (changed || birth <= self.context.seq) {

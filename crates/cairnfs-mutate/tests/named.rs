@@ -182,6 +182,26 @@ fn extent_outside_volume_is_damage() {
     }
 }
 
+/// Each extent is made as old as the volume. That is found wherever a root that lacks its blocks
+/// could then be taken for one that has them; elsewhere it changes nothing.
+#[test]
+fn extent_that_is_older_than_its_blocks_is_found() {
+    let base = forked();
+    let extents = base.layout.items.iter();
+    let extents = extents.filter(|item| item.key.kind == Kind::Extent);
+    let mut found = 0;
+    for item in extents {
+        let mut image = base.image.clone();
+        image.patch(item.node, item.at + 8, &1u64.to_le_bytes());
+        seal::node(&mut image, &base.layout, item.node);
+        let codes = outcome(&image).codes.unwrap();
+        let ours = ["extent-birth", "block-shared"];
+        assert!(codes.iter().all(|code| ours.contains(code)), "{codes:?}");
+        found += usize::from(!codes.is_empty());
+    }
+    assert!(found > 3, "{found}");
+}
+
 #[test]
 fn inode_with_too_many_blocks_is_damage() {
     let base = one_of_everything();

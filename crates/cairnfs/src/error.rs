@@ -120,6 +120,16 @@ pub enum Error {
     /// The volume is full, and has snapshots or branches, which keep what was deleted elsewhere.
     #[error("no space left; `cairnfs log` shows what snapshots hold, `cairnfs drop` frees it")]
     HeldByRoots,
+    /// The volume is full, and nothing is left of the stream that was being received.
+    #[error(
+        "no space left at inode {ino} of the stream (`find -inum {ino}` in the snapshot that was sent \
+         shows its path), and nothing of the stream was kept; remove files, or drop snapshots \
+         (`cairnfs log` shows what they hold), or take a larger volume, then receive it again"
+    )]
+    NoSpaceForStream {
+        /// The inode's number on the volume that sent it.
+        ino: u64,
+    },
     /// The file would become larger than 2^60 bytes.
     #[error("file too large")]
     FileTooLarge,
@@ -305,7 +315,10 @@ impl Error {
             Error::NotEmpty => libc::ENOTEMPTY,
             Error::NameTooLong => libc::ENAMETOOLONG,
             Error::Invalid(_) | Error::NotAVolume(_) => libc::EINVAL,
-            Error::NoSpace | Error::HeldByRoots | Error::HostFull { .. } => libc::ENOSPC,
+            Error::NoSpace
+            | Error::HeldByRoots
+            | Error::NoSpaceForStream { .. }
+            | Error::HostFull { .. } => libc::ENOSPC,
             Error::FileTooLarge => libc::EFBIG,
             Error::TooManyLinks => libc::EMLINK,
             Error::NoAttribute => libc::ENODATA,

@@ -211,6 +211,19 @@ fn replay_over_half_merged_index_is_sound() {
 }
 
 #[test]
+fn extents_younger_than_their_context_are_found() {
+    let born = |birth| {
+        with_plan(|plan| {
+            plan.context(vec![put(extent_key(22, 0), extent(20, 1, birth))]);
+            plan.context(vec![]);
+        })
+    };
+    assert_eq!(born(7), Vec::<&str>::new());
+    assert_eq!(born(8), ["log-entry"], "as old as a later context");
+    assert_eq!(born(9), ["log-entry"], "younger than the log");
+}
+
+#[test]
 fn logged_values_are_checked_like_indexed_ones() {
     let found = with_plan(|plan| plan.context(vec![put(Key::inode(22), vec![1; 9])]));
     assert_eq!(found, ["inode-item"]);

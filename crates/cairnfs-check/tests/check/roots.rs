@@ -136,6 +136,47 @@ fn blocks_of_two_heads_are_found() {
     assert!(found.contains(&"block-shared"), "{found:?}");
 }
 
+/// The files of the main root, whose parent has none, with an extent that the log replaces.
+fn replaced_extent(index_birth: u64, log_birth: u64) -> Vec<&'static str> {
+    with_plan(|plan| {
+        plan.fork = Some((2, |_, dropped, _| {
+            dropped.state = RootState::Dropping;
+            dropped.name = String::new();
+            (dropped.tree, dropped.nodes) = (RawRoot::default(), 0);
+        }));
+        plan.items.insert(extent_key(16, 2), extent(10, 3, 3));
+        plan.edit(16, |inode| inode.size = U64::new(20_000));
+        plan.items
+            .insert(extent_key(16, 0), extent(0, 2, index_birth));
+        for (place, birth) in [(22, log_birth), (24, 8)] {
+            plan.context(vec![put(extent_key(16, 0), extent(place, 2, birth))]);
+        }
+    })
+}
+
+/// A head inherits only what its parent has: also where the log has other contents, because a
+/// snapshot in the log may get those of the index, and one of its parts those of an earlier part.
+#[test]
+fn replaced_extent_that_the_parent_lacks_is_found() {
+    assert_eq!(replaced_extent(3, 7), [] as [&str; 0]);
+    assert_eq!(replaced_extent(2, 7), ["block-shared"], "in the index");
+    assert_eq!(replaced_extent(3, 2), ["block-shared"], "in the log");
+}
+
+/// Roots agree about the birth of what they share: a root between them may go, and then it decides
+/// which of them has it.
+#[test]
+fn shared_extent_with_two_births_is_found() {
+    let birth = |own: u64| {
+        with_plan(|plan| {
+            plan.fork = Some((MERGED, |_, _, _| {}));
+            plan.context(vec![put(extent_key(16, 0), extent(0, 2, own))]);
+        })
+    };
+    assert_eq!(birth(3), [] as [&str; 0]);
+    assert_eq!(birth(2), ["extent-birth"]);
+}
+
 /// The log changes heads that exist, or that it makes.
 #[test]
 fn changes_of_a_gone_or_frozen_root_are_found() {
@@ -331,4 +372,22 @@ fn births_behind_a_snapshot_in_the_log_are_found() {
     };
     assert_eq!(large(|_, at| at.birth = U64::new(7)), 0);
     assert!(large(|_, at| at.birth = U64::new(8)) > 0);
+}
+
+/// What the log adds behind a snapshot is not as old as the snapshot, which would then seem to have
+/// it; the parts of older extents are.
+#[test]
+fn new_extents_behind_a_snapshot_in_the_log_are_young() {
+    let behind = |ino: u64, value: Vec<u8>| {
+        let found = with_plan(|plan| {
+            snapshot_in_the_log(plan);
+            plan.context(vec![put(extent_key(ino, 0), value)]);
+        });
+        found.iter().filter(|code| **code == "extent-birth").count()
+    };
+    assert_eq!(behind(22, extent(24, 1, 9)), 0);
+    assert_eq!(behind(22, extent(24, 1, 7)), 1);
+    assert_eq!(behind(22, extent(20, 1, 6)), 0, "as the log had it before");
+    assert_eq!(behind(16, extent(0, 1, 3)), 0, "as the index has it");
+    assert_eq!(behind(22, extent(20, 2, 6)), 1, "one block more");
 }

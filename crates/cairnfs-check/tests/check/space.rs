@@ -4,7 +4,7 @@ use zerocopy::little_endian::{U16, U64};
 
 use crate::image::*;
 use crate::plan::*;
-use crate::with_image;
+use crate::{with_image, with_plan};
 
 #[test]
 fn bit_rot_in_group_table_is_found() {
@@ -99,4 +99,33 @@ fn block_reused_before_merge_is_found() {
     let own = put_and_replace(data_block(0), 16);
     assert_eq!(own, Vec::<&str>::new(), "the file has it still");
     assert_eq!(put_and_replace(3000, 22), Vec::<&str>::new());
+}
+
+/// An extent of the index that the log replaces keeps its blocks until that is merged.
+#[test]
+fn blocks_of_replaced_extent_in_the_index_are_used_once() {
+    let replaced = |changes: Vec<Change>| {
+        with_plan(|plan| {
+            plan.context(changes);
+        })
+    };
+    let moved = put(extent_key(16, 0), extent(22, 2, 7));
+    assert_eq!(replaced(vec![moved.clone()]), [] as [&str; 0]);
+    // The file behind it in key order takes the first of them.
+    let taken = put(extent_key(22, 0), extent(0, 1, 7));
+    assert_eq!(replaced(vec![moved, taken]), ["block-shared"]);
+    let split = vec![
+        put(extent_key(16, 0), extent(0, 1, 3)),
+        put(extent_key(16, 1), extent(1, 1, 3)),
+    ];
+    assert_eq!(replaced(split), [] as [&str; 0]);
+    let joined = with_plan(|plan| {
+        plan.items.insert(extent_key(16, 0), extent(0, 1, 3));
+        plan.items.insert(extent_key(16, 1), extent(1, 1, 3));
+        plan.context(vec![
+            put(extent_key(16, 0), extent(0, 2, 3)),
+            delete(extent_key(16, 1), vec![]),
+        ]);
+    });
+    assert_eq!(joined, [] as [&str; 0]);
 }

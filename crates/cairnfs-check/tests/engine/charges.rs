@@ -102,3 +102,35 @@ fn scattered_deletions_are_charged_after_replay() {
     again.close().unwrap();
     assert_sound(&*device, "closed");
 }
+
+/// Extents of a file that one transaction can delete, and blocks of each.
+const LONG: (u64, u64) = (480, 64);
+
+fn write_long_extents(file: &File) {
+    let (count, blocks) = LONG;
+    let bytes = vec![7; (blocks * BLOCK) as usize];
+    for n in 0..count {
+        file.write_all_at(&bytes, n * 2 * blocks * BLOCK).unwrap();
+    }
+    file.sync_all().unwrap();
+}
+
+/// Deleted neighbours leave their leaves empty, so they are charged together. Leaves that get new
+/// extents in their places are copied, and charged then.
+#[test]
+fn extents_in_the_place_of_deleted_ones_are_charged() {
+    let device = fresh(384 * MIB);
+    let fs = open(&device);
+    let v = volume(&fs);
+    write_long_extents(&v.create_file("f").unwrap());
+    fs.merge().unwrap();
+    let branch = v.branch("b").unwrap();
+    fs.merge().unwrap();
+    let file = writable(&branch);
+    file.set_len(0).unwrap();
+    write_long_extents(&file);
+    fs.merge().unwrap();
+    drop((file, branch));
+    fs.close().unwrap();
+    assert_sound(&*device, "closed");
+}

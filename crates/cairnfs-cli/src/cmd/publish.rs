@@ -25,8 +25,8 @@ the branch is gone. If the base has not changed since the branch began, this
 takes a moment. Otherwise the changes of both are merged file by file; if both
 have changed the same file, name or attribute, that is a conflict: all conflicts
 are listed, and nothing is changed. --ours takes the state of the base at and
-below a path, --theirs that of the branch; '.' is everything. A PATH that none of
-the states has is an error.
+below a path, --theirs that of the branch; '.' is everything, and the deepest PATH
+decides. A PATH that none of the states has is an error.
 
 The state before stays as a snapshot, whose name is printed: restoring it takes
 the publish back.

@@ -86,10 +86,11 @@ pub fn perform(args: &Args, roots: &Roots<'_>) -> Result<u8, AnyError> {
     };
     let input = BufReader::with_capacity(CHUNK, input);
     let received = roots.volume().receive(input, args.name.as_deref());
-    let name = received.map_err(|e| match &e {
-        Error::Other(source) => Failure::new(&from, io_text(source)),
-        Error::Stream(_) | Error::NoBase { .. } => Failure::new(&from, &e),
-        _ => change_failure(&args.volume, args.name.as_deref().unwrap_or_default(), &e),
+    let name = received.map_err(|e| match (&e, &args.name) {
+        (Error::Other(source), _) => Failure::new(&from, io_text(source)),
+        (Error::Stream(_) | Error::NoBase { .. }, _) => Failure::new(&from, &e),
+        (Error::NoSpaceForStream { .. }, _) | (_, None) => Failure::engine(shown(&args.volume), &e),
+        (_, Some(name)) => change_failure(&args.volume, name, &e),
     })?;
     drop(progress);
     let root = roots.volume().find_root(&name);

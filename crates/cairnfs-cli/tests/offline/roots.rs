@@ -535,7 +535,12 @@ fn full_volume_receives_nothing() {
     p.ok(&["mkfs", "-q", "--size", "16M", "small.img"]);
     fs::write(p.path("f"), "own").unwrap();
     p.ok(&["cp", "f", "small.img:/f"]);
-    p.fails(&["receive", "small.img", "a.stream"], 1, "no space");
+    let sent = Volume::open(p.path("v.img")).unwrap();
+    let ino = sent.metadata("large").unwrap().ino();
+    drop(sent);
+    let told = format!("small.img: no space left at inode {ino} of the stream");
+    p.fails(&["receive", "small.img", "a.stream"], 1, &told);
+    p.fails(&["receive", "small.img", "a.stream"], 1, "drop snapshots");
     assert_eq!(p.ok(&["cat", "small.img:/f"]), "own");
     assert!(p.ok(&["check", "--data", "small.img"]).contains("clean"));
     // What was received of it does not hold space.

@@ -107,7 +107,8 @@ impl Volume {
     /// [`Error::Stream`](crate::Error::Stream) for a stream that is damaged, cut off, or asks for
     /// what no tree can be; [`Error::NoBase`](crate::Error::NoBase);
     /// [`Error::Exists`](crate::Error::Exists) and [`Error::Invalid`](crate::Error::Invalid) for
-    /// the name; [`Error::NoSpace`](crate::Error::NoSpace); the device or the input failed.
+    /// the name; [`Error::NoSpaceForStream`](crate::Error::NoSpaceForStream); the device or the
+    /// input failed.
     pub fn receive(&self, from: impl Read, name: Option<&str>) -> Result<String> {
         history::receive(self.file_system(), from, name)
     }

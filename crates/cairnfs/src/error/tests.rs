@@ -48,6 +48,7 @@ fn place(error: &Error) -> usize {
         Error::NoBase { .. } => 39,
         Error::WouldWait => 40,
         Error::Unsettled(_) => 41,
+        Error::NoSpaceForStream { .. } => 42,
     }
 }
 
@@ -64,7 +65,7 @@ fn failed() -> Error {
     }
 }
 
-fn every_variant() -> [Error; 42] {
+fn every_variant() -> [Error; 43] {
     [
         Error::NotFound,
         Error::Exists,
@@ -130,6 +131,7 @@ fn every_variant() -> [Error; 42] {
         },
         Error::WouldWait,
         Error::Unsettled("main".into()),
+        Error::NoSpaceForStream { ino: 17 },
     ]
 }
 

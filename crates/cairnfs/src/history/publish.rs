@@ -29,9 +29,10 @@ use crate::types::RootInfo;
 pub struct PublishOptions {
     /// The branch that gets the changes; `None` for `main`.
     pub onto: Option<String>,
-    /// Paths at and below which the base's state is taken in a conflict.
+    /// Paths at and below which the base's state is taken in a conflict. Of several paths above a
+    /// conflict the deepest decides, and this list before the other.
     pub ours: Vec<PathBuf>,
-    /// Paths at and below which the branch's state is taken in a conflict.
+    /// Paths at and below which the branch's state is taken in a conflict, likewise.
     pub theirs: Vec<PathBuf>,
     /// Whether nothing is changed: only conflicts are found.
     pub dry_run: bool,
@@ -192,11 +193,14 @@ fn plan_of(
     let mut trees = FrozenTrees::new([common, ours, theirs], fs.core().data());
     let choose = |path: &[u8]| {
         let path = Path::new(OsStr::from_bytes(path));
-        let chosen = |list: &[PathBuf]| list.iter().any(|prefix| is_below(path, prefix));
-        match (chosen(&options.ours), chosen(&options.theirs)) {
-            (true, _) => Some(Side::Ours),
-            (_, true) => Some(Side::Theirs),
-            _ => None,
+        let deepest = |list: &[PathBuf]| {
+            let above = list.iter().filter(|prefix| is_below(path, prefix));
+            above.map(|prefix| names_of(prefix).len()).max()
+        };
+        match (deepest(&options.ours), deepest(&options.theirs)) {
+            (None, None) => None,
+            (ours, theirs) if ours >= theirs => Some(Side::Ours),
+            _ => Some(Side::Theirs),
         }
     };
     plan(&our_delta, their_delta, &mut trees, &choose)

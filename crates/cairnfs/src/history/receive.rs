@@ -30,8 +30,8 @@ const NUMBERS: u64 = 1 << 40;
 /// Receives a stream as the snapshot `name`, or under a name made of the time. Returns the name.
 ///
 /// # Errors
-/// [`Error::Stream`], [`Error::NoBase`]; [`Error::Exists`] and [`Error::Invalid`] for the name; no
-/// space; the device or the input failed. Nothing is left of a stream that was not received.
+/// [`Error::Stream`], [`Error::NoBase`]; [`Error::Exists`] and [`Error::Invalid`] for the name;
+/// [`Error::NoSpaceForStream`]; the device or the input failed. Nothing is left of a stream that was not received.
 pub fn receive(fs: &Arc<FileSystem>, from: impl Read, name: Option<&str>) -> Result<String> {
     let roots = fs.roots();
     let name = match name {
@@ -51,8 +51,31 @@ pub fn receive(fs: &Arc<FileSystem>, from: impl Read, name: Option<&str>) -> Res
     };
     crate::stream::receive(from, &mut receiver)?;
     let state = receiver.state.ok_or(Error::UnexpectedEnd)?;
-    state.finish(&name)?;
+    state.finish(&name).map_err(|e| at_inode(e, ROOT_INO))?;
     Ok(name)
+}
+
+/// Tells which inode of the stream had no space.
+fn at_inode(error: Error, ino: u64) -> Error {
+    match error {
+        // What holds space may be what was received.
+        Error::NoSpace | Error::HeldByRoots => Error::NoSpaceForStream { ino },
+        other => other,
+    }
+}
+
+/// The inode that a record is about.
+fn inode_of(record: &Record<'_>) -> u64 {
+    match record {
+        Record::Begin(_) | Record::End(_) => ROOT_INO,
+        Record::Create(raw) | Record::Change(raw) => raw.ino.get(),
+        Record::Xattr { ino, .. }
+        | Record::Data { ino, .. }
+        | Record::Zero { ino, .. }
+        | Record::Unlink { ino, .. }
+        | Record::Link { ino, .. }
+        | Record::Remove { ino } => *ino,
+    }
 }
 
 /// How numbers of a sender become numbers here.
@@ -322,7 +345,10 @@ impl Target for Receiver {
 
     fn apply(&mut self, record: &Record<'_>) -> Result<()> {
         match &mut self.state {
-            Some(state) => state.apply(record),
+            Some(state) => {
+                let applied = state.apply(record);
+                applied.map_err(|e| at_inode(e, inode_of(record)))
+            }
             None => Err(Error::UnexpectedEnd),
         }
     }

@@ -73,7 +73,7 @@ pub(super) fn touched(kind: Kind, delete: bool) -> u64 {
         Kind::DirIndex => 3,
         // With the counts of the value before and of the new one.
         Kind::Xattr => 3,
-        // Deleted extents are neighbours, see [`ENDS`].
+        // Deleted extents are neighbours, see [`ENDS`]. One that gets a new value is counted then.
         Kind::Extent if delete => 0,
         _ => 1,
     }
@@ -232,6 +232,10 @@ impl<'c, 'a, 'i> Changes<'c, 'a, 'i> {
             }
             return;
         };
+        if kind == Kind::Extent && !delete && slot.vector.is_deletion() {
+            // The deletion was counted as one that leaves its leaf empty, which it does not now.
+            self.commit.leaves += touched(kind, delete);
+        }
         // A value that was logged ahead of its context exists in the log.
         slot.exists_below |=
             slot.vector.is_known() && !is_injected(InjectedFault::FsyncRecordForgotten);

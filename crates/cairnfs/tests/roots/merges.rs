@@ -280,3 +280,31 @@ fn branch_is_dropped_right_after_its_last_handle() {
         volume.drop_root("trial").unwrap();
     }
 }
+
+/// Of the paths above a conflict the deepest decides which side is taken.
+#[test]
+fn deepest_path_decides_conflicts() {
+    let volume = volume();
+    let files = ["a/file", "a/b/file", "a/b/c/file"];
+    volume.create_dir_all("a/b/c").unwrap();
+    let write = |to: &Volume, text: &str| {
+        for file in files {
+            to.write(file, text).unwrap();
+        }
+    };
+    write(&volume, "base");
+    let work = volume.branch("work").unwrap();
+    write(&volume, "ours");
+    write(&work, "theirs");
+    drop(work);
+    let options = PublishOptions {
+        ours: vec!["a".into(), "a/b/c".into()],
+        theirs: vec![".".into(), "a/b".into(), "a/b/c".into()],
+        ..onto_main()
+    };
+    let published = volume.publish("work", &options).unwrap();
+    assert!(published.kept.is_some(), "{:?}", published.conflicts);
+    let main = main_of(&volume);
+    let found = files.map(|file| main.read_to_string(file).unwrap());
+    assert_eq!(found, ["ours", "theirs", "ours"]);
+}

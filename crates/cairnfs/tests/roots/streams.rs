@@ -209,3 +209,20 @@ fn full_volumes_and_failing_pipes_leave_nothing() {
     assert_eq!(roots(&small), ["main"]);
     assert_eq!(small.read("own").unwrap(), b"own");
 }
+
+/// A volume that is full tells at which file of the stream, and keeps nothing.
+#[test]
+fn full_volume_tells_the_inode() {
+    let from = volume();
+    from.write("large", vec![7; SIZE as usize / 2]).unwrap();
+    from.snapshot("a").unwrap();
+    let ino = from.metadata("large").unwrap().ino();
+    let to = Volume::in_memory(SIZE / 4).unwrap();
+    let refused = to
+        .receive(&sent(&from, "a", None)[..], Some("a"))
+        .unwrap_err();
+    let told = matches!(refused, Error::NoSpaceForStream { ino: at } if at == ino);
+    assert!(told, "{refused:?}");
+    assert_eq!(refused.errno(), libc::ENOSPC);
+    assert_eq!(roots(&to).len(), 1);
+}
