@@ -258,9 +258,12 @@ impl Gate {
 }
 
 /// The directory on which a fork is mounted.
-fn mounted_on(fork: &str) -> Option<PathBuf> {
+fn mounted_on(place: &Place, fork: &str) -> Option<PathBuf> {
     let mut table = mountinfo::list(Path::new("/proc/self/mountinfo")).into_iter();
-    let of_fork = |m: &MountEntry| mountinfo::branch_of(&m.source) == Some(fork);
+    let of_fork = |m: &MountEntry| {
+        mountinfo::volume_of(&m.source) == place.volume()
+            && mountinfo::branch_of(&m.source) == Some(fork)
+    };
     let found = table.find(|m| m.is_ours() && of_fork(m))?;
     Some(found.mountpoint)
 }
@@ -310,10 +313,10 @@ fn background_program_is_named_and_keeps_what_it_writes() {
             assert!(said.contains(part), "{part}: {said}");
         }
         // It is seen by its programs only, or until they have ended.
-        assert_eq!(mounted_on(how).is_some(), how == "beside");
+        assert_eq!(mounted_on(&place, how).is_some(), how == "beside");
         gate.open();
         publish_when_unused(&place, "m", how);
-        assert_eq!(mounted_on(how), None);
+        assert_eq!(mounted_on(&place, how), None);
         assert_eq!(fs::read(place.at("d").join(how)).unwrap(), b"late\n");
     }
     place.finish();
@@ -342,13 +345,13 @@ fn killed_try_leaves_the_fork_and_no_mount() {
         };
         let mut child = command.args(["sh", "-c", &script]).spawn().unwrap();
         gate.wait();
-        let dir = mounted_on(how).expect("it is mounted");
+        let dir = mounted_on(&place, how).expect("it is mounted");
         child.kill().unwrap();
         child.wait().unwrap();
         // The program goes on, and what it does is kept, too.
         gate.open();
         publish_when_unused(&place, volume, how);
-        assert_eq!(mounted_on(how), None);
+        assert_eq!(mounted_on(&place, how), None);
         // A daemon that ends with this mount may leave the directory, which is empty.
         while how != "alone" && dir.exists() {
             thread::yield_now();
