@@ -5,12 +5,12 @@
 //! connection lives while any mount of it exists. Mounts in the namespaces of processes that are
 //! invisible from here are not found.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::holders;
+use crate::holders::{self, Holders};
 use crate::mountinfo::{self, MountEntry};
 
 /// Another mount of the same file system.
@@ -45,6 +45,23 @@ pub fn of(mount: &MountEntry) -> Option<Elsewhere> {
             process: Some((pid, holders::name(&proc))),
         })
     })
+}
+
+/// Finds all processes that keep the file system of `mount` in use: by files at or below its directory,
+/// and by mount namespaces in which it is mounted, too.
+pub fn users(mount: &MountEntry) -> Holders {
+    let mut users = holders::of(&mount.mountpoint);
+    let mut views = HashMap::from([(view(Path::new("/proc/self")), false)]);
+    for (pid, proc) in holders::numbers(Path::new("/proc")) {
+        let has = views.entry(view(&proc)).or_insert_with(|| {
+            let mounts = mountinfo::list(&proc.join("mountinfo"));
+            mounts.iter().any(|entry| is_other(entry, mount))
+        });
+        if *has {
+            users.add(pid, holders::name(&proc));
+        }
+    }
+    users
 }
 
 /// What decides which mounts a process sees: its mount namespace, and its root directory there. All

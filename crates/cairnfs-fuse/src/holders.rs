@@ -34,6 +34,20 @@ pub fn of(dir: &Path) -> Holders {
     holders
 }
 
+impl Holders {
+    /// Whether none was found.
+    pub fn is_empty(&self) -> bool {
+        self.processes.is_empty()
+    }
+
+    /// Adds a process that is not among them and uses no files that can be counted.
+    pub(crate) fn add(&mut self, pid: u32, name: String) {
+        if self.processes.iter().all(|(_, known)| *known != pid) {
+            self.processes.push((name, pid));
+        }
+    }
+}
+
 /// Returns the name of a process, given its directory in `/proc`; empty if it has ended.
 pub(crate) fn name(proc: &Path) -> String {
     let name = std::fs::read(proc.join("comm")).unwrap_or_default();
@@ -58,7 +72,9 @@ impl fmt::Display for Holders {
         if self.processes.is_empty() {
             return f.write_str("processes that cannot be seen from here");
         }
-        write!(f, "{} open files of ", self.files)?;
+        if self.files > 0 {
+            write!(f, "{} open files of ", self.files)?;
+        }
         for (n, (name, pid)) in self.processes.iter().take(SHOWN).enumerate() {
             let comma = if n > 0 { ", " } else { "" };
             write!(f, "{comma}{name} (pid {pid})")?;

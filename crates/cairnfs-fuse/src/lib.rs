@@ -17,7 +17,7 @@ mod door;
 pub mod elsewhere;
 pub mod ending;
 mod full;
-mod holders;
+pub mod holders;
 mod lists;
 mod losses;
 pub mod messages;

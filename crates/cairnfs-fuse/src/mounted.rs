@@ -5,6 +5,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::thread;
 use std::time::Duration;
 
 use rustix::fs::{fstat, major, minor, syncfs};
@@ -19,6 +20,10 @@ use crate::opening;
 
 /// Time after which a session is cut off that continues although its last visible mount is gone.
 const UNSEEN: Duration = Duration::from_secs(60);
+
+/// Time between two attempts to unmount what is in use: the first, and the longest.
+const SOON: Duration = Duration::from_millis(100);
+const LATER: Duration = Duration::from_secs(10);
 
 /// A mounted connection.
 #[derive(Debug)]
@@ -161,6 +166,31 @@ impl Mounted {
         if let Err(e) = mounter::unmount(&self.dir, Way::Lazy) {
             tracing::error!("cannot unmount {}: {e}", self.dir.display());
         }
+    }
+
+    /// Unmounts as soon as nothing uses it, and removes its directory then if that is empty. Returns
+    /// when that is done, or somebody else has unmounted it, or it cannot be unmounted from here. Must
+    /// not be called in an event loop.
+    pub fn leave_when_unused(&self) {
+        if self.entry.is_none() {
+            return;
+        }
+        let mut pause = SOON;
+        while self.is_there() {
+            match mounter::unmount(&self.dir, Way::Plain) {
+                Ok(()) => {}
+                Err(e) if e.kind() == io::ErrorKind::ResourceBusy => {
+                    thread::sleep(pause);
+                    pause = LATER.min(pause * 2);
+                }
+                Err(e) => {
+                    tracing::warn!("{} stays mounted: {e}", self.dir.display());
+                    return;
+                }
+            }
+        }
+        // Something else may be in it, or it is removed by another.
+        let _ = std::fs::remove_dir(&self.dir);
     }
 
     /// Raises the kernel's readahead to the size of one request. Permitted to root only.

@@ -165,6 +165,8 @@ struct Live {
     grace: Duration,
     phase: Phase,
     watchers: Vec<Watcher>,
+    /// Whether somebody needs it for a time of his own.
+    leased: bool,
 }
 
 /// The phases of a session, in their order.
@@ -257,6 +259,7 @@ impl Sessions {
             grace: options.grace,
             phase: Phase::Serving,
             watchers: Vec::new(),
+            leased: false,
         })?;
         let sessions = Arc::clone(self);
         let thread = thread::Builder::new().name("cairnfs-session".into());
@@ -405,6 +408,16 @@ impl Sessions {
         }
         live.watchers.push(watcher);
         true
+    }
+
+    /// The mount with this device number, for one who will unmount it when he does not need it any
+    /// more; `None` if there is none, or somebody has it already.
+    pub fn lease(&self, device: &str) -> Option<Arc<Mounted>> {
+        let mut state = self.state.lock();
+        let mut live = state.live.iter_mut();
+        let live = live.find(|live| live.mounted.device() == Some(device) && !live.leased)?;
+        live.leased = true;
+        Some(Arc::clone(&live.mounted))
     }
 
     /// Where the tree with this number is mounted, if it may have one mount only.

@@ -142,7 +142,6 @@ impl Sink for Patient {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use std::cell::Cell;
     use std::sync::mpsc::{Sender, channel};

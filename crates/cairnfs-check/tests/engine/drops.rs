@@ -1,11 +1,12 @@
 //! Dropped snapshots give back what they alone had, whatever happens meanwhile, and nothing else.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use cairnfs::device::MemoryDevice;
 use cairnfs::format::BLOCK_SIZE;
 use cairnfs::fs::{FileSystem, Options};
-use cairnfs::{Error, Volume};
+use cairnfs::{Error, PublishOptions, Volume};
 
 use crate::seen::{Seen, assert_sound, options, pressed_options, tree};
 use crate::snapshots::{
@@ -103,6 +104,34 @@ fn workers_free_what_a_killed_process_left() {
         std::thread::yield_now();
     }
     assert!(fs.statfs().free >= free + 90);
+    fs.close().unwrap();
+    assert_sound(&*device, "closed");
+}
+
+/// A state that a publish has replaced is read for longer than that, and goes soon after its last
+/// reader, although nothing else happens on the volume.
+#[test]
+fn nameless_root_goes_after_its_last_reader() {
+    let device = fresh(64 * MIB);
+    let often = Options {
+        durability_interval: Some(Duration::from_millis(20)),
+        ..options(true)
+    };
+    let fs = open_with(&device, &often);
+    let v = volume(&fs);
+    v.write("a", vec![1; 10 * BLOCK_SIZE]).unwrap();
+    let reader = v.branch("b").unwrap();
+    reader.write("b", vec![2; 10 * BLOCK_SIZE]).unwrap();
+    v.write("c", vec![3; 10 * BLOCK_SIZE]).unwrap();
+    v.publish("b", &PublishOptions::default()).unwrap();
+    fs.sync().unwrap();
+    fs.merge().unwrap();
+    let left = || fs.roots().into_iter().any(|root| root.being_dropped);
+    assert!(left());
+    drop(reader);
+    while left() {
+        std::thread::yield_now();
+    }
     fs.close().unwrap();
     assert_sound(&*device, "closed");
 }

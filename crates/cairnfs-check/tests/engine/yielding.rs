@@ -1,6 +1,7 @@
 //! Snapshots that give way before a call fails for want of space.
 
-use cairnfs::{Error, Volume};
+use cairnfs::refs::REPLACED_KEPT;
+use cairnfs::{Error, PublishOptions, Volume};
 
 use crate::seen::assert_sound;
 use crate::snapshots::{fresh, kill, open, volume};
@@ -85,6 +86,73 @@ fn threads_that_find_no_space_share_what_gives_way() {
         }
     });
     assert!(names(&v).len() < 7);
+    drop(v);
+    fs.close().unwrap();
+    assert_sound(&*device, "at the end");
+}
+
+/// Of what publishes and restores have replaced, the newest ones stay, and all of it gives way.
+#[test]
+fn replaced_states_are_bounded_and_give_way() {
+    let device = fresh(64 << 20);
+    // A handle to main would keep in use what it opened.
+    let fs = {
+        let fs = open(&device);
+        volume(&fs).write("f", "first").unwrap();
+        fs.snapshot("first").unwrap();
+        fs.open_named("first").unwrap()
+    };
+    let v = volume(&fs);
+    v.branch("trial").unwrap();
+    v.restore("first", "trial", &[]).unwrap();
+    let mut replaced: Vec<String> = Vec::new();
+    for n in 0..REPLACED_KEPT + 4 {
+        if n == 2 {
+            v.rename_root(&replaced[1], "main.undo-mine").unwrap();
+        }
+        let main = v.open_branch("main").unwrap();
+        main.write("f", n.to_string()).unwrap();
+        let kept = match n % 3 {
+            0 => v.restore("first", "main", &[]).unwrap(),
+            1 => v.restore("first", "main", &["f".into()]).unwrap(),
+            _ => {
+                drop(main.branch("b").unwrap());
+                let published = v.publish("b", &PublishOptions::default());
+                published.unwrap().kept.unwrap()
+            }
+        };
+        replaced.push(kept);
+    }
+    let of_main = |v: &Volume| {
+        let mut names = names(v);
+        names.retain(|name| name.starts_with("main.undo-2"));
+        names
+    };
+    let mut left = of_main(&v);
+    let mut newest = replaced.split_off(4);
+    let oldest = newest[0].clone();
+    left.sort();
+    newest.sort();
+    assert_eq!(left, newest);
+    let stay = ["first", "trial", "main.undo-mine"].map(str::to_owned);
+    assert!(stay.iter().all(|name| names(&v).contains(name)));
+    // One that is in use stays until another one is made.
+    let used = v.open_branch(&oldest).unwrap();
+    v.restore("first", "main", &[]).unwrap();
+    assert_eq!(of_main(&v).len(), REPLACED_KEPT + 1);
+    drop(used);
+    v.restore("first", "main", &[]).unwrap();
+    assert_eq!(of_main(&v).len(), REPLACED_KEPT);
+    // All of them together do not fit.
+    let fill = |byte: u8| {
+        let main = v.open_branch("main").unwrap();
+        main.write("large", vec![byte; 20 * MIB]).unwrap();
+        v.restore("first", "main", &[]).unwrap();
+    };
+    (0..6).for_each(fill);
+    let left = names(&v);
+    assert!(of_main(&v).len() < 4, "{left:?}");
+    assert!(stay.iter().all(|name| left.contains(name)), "{left:?}");
     drop(v);
     fs.close().unwrap();
     assert_sound(&*device, "at the end");

@@ -20,16 +20,20 @@ Examples:
 
 The name is gone at once. What belongs to the snapshot or branch alone is freed
 in the background while the volume is in use, now or later; what others share
-with it stays. `cairnfs log` shows what is left to free. With --wait, the command
-ends when nothing is left; it can be interrupted, and the rest is freed later.
-This works on a full volume, too. There is no way back. The branch main cannot be
-dropped.
+with it stays; if two or more were forked from it, that is all, as their fork
+point in `cairnfs log`, which also shows what is left to free. With --wait, the
+command ends when nothing is left; it can be interrupted, and the rest is freed
+later. This works on a full volume, too. There is no way back. The branch main
+cannot be dropped.
 
 Exit codes: 0 all were dropped, 1 one was not, or not all space is free,
 2 wrong arguments.";
 
 /// Parts of the progress of one root.
 const PARTS: u64 = 1000;
+
+/// Names in the line that says why nothing became free.
+const SHOWN: usize = 4;
 
 /// Drop snapshots or branches
 #[derive(Debug, clap::Args, Serialize, Deserialize)]
@@ -55,6 +59,8 @@ struct Json {
     failed: Vec<JsonFailure>,
     /// With `--wait`, bytes that became free.
     freed_bytes: Option<u64>,
+    /// Branches and snapshots that have files in common with what was dropped: that space stays.
+    shared_with: Vec<String>,
     /// How many that were dropped still hold space of their own.
     being_dropped: usize,
 }
@@ -90,7 +96,7 @@ pub fn perform(args: &Args, roots: &Roots<'_>) -> Result<u8, AnyError> {
 fn drop_all(roots: &Roots<'_>, references: &[String]) -> Json {
     let mut report = Json::default();
     for reference in references {
-        match drop_one(roots, reference) {
+        match drop_one(roots, reference, &mut report.shared_with) {
             Ok(()) => report.dropped.push(reference.clone()),
             Err(failure) => {
                 roots.stage().tell(&failure);
@@ -104,23 +110,76 @@ fn drop_all(roots: &Roots<'_>, references: &[String]) -> Json {
     report
 }
 
-fn drop_one(roots: &Roots<'_>, reference: &str) -> Result<(), Failure> {
+fn drop_one(
+    roots: &Roots<'_>,
+    reference: &str,
+    shared_with: &mut Vec<String>,
+) -> Result<(), Failure> {
     let root = roots.find(reference)?;
+    let list = roots.volume().roots();
     let dropped = roots.volume().drop_root(name_of(&root));
     dropped.map_err(|e| {
         let mounted = matches!(e, Error::Busy(_)).then(|| roots.check_unmounted(&root));
         let mounted = mounted.and_then(Result::err);
         mounted.unwrap_or_else(|| root_failure(roots.path(), reference, &e))
-    })
+    })?;
+    shared_with.retain(|name| name != name_of(&root));
+    for name in relatives(&root, &list) {
+        if !shared_with.contains(&name) {
+            shared_with.push(name);
+        }
+    }
+    Ok(())
+}
+
+/// The names of the roots that share files with `root`: the nearest ones that were forked from it, and
+/// from which it was forked or else was forked together with it.
+fn relatives(root: &RootInfo, list: &[RootInfo]) -> Vec<String> {
+    let above = root.parent.and_then(|id| list.iter().find(|r| r.id == id));
+    let mut found = Vec::new();
+    let mut waiting = vec![root];
+    // A parent without a name is what its children share.
+    waiting.extend(above.filter(|above| above.name.is_none()));
+    found.extend(above.and_then(|above| above.name.clone()));
+    // Parents that form a circle, in a damaged volume, end with the list.
+    for _ in 0..list.len() {
+        let Some(at) = waiting.pop() else { break };
+        for child in list
+            .iter()
+            .filter(|r| r.parent == Some(at.id) && r.id != root.id)
+        {
+            match &child.name {
+                Some(name) => found.push(name.clone()),
+                None => waiting.push(child),
+            }
+        }
+    }
+    found
 }
 
 fn lines(report: &Json) -> impl Iterator<Item = String> {
     let dropped = report.dropped.iter();
     let dropped = dropped.map(|name| format!("Dropped {}", show_bytes(name.as_bytes())));
-    let freed = report
-        .freed_bytes
-        .map(|bytes| format!("Freed {}", human(bytes)));
+    let freed = report.freed_bytes.map(|bytes| match bytes {
+        0 if !report.shared_with.is_empty() => format!("Freed 0 B: {}", shared(report)),
+        _ => format!("Freed {}", human(bytes)),
+    });
     dropped.chain(freed)
+}
+
+/// Why nothing became free.
+fn shared(report: &Json) -> String {
+    let names = report.shared_with.iter().take(SHOWN);
+    let names: Vec<String> = names.map(|name| show_bytes(name.as_bytes())).collect();
+    let more = match report.shared_with.len().saturating_sub(SHOWN) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let what = match &report.dropped[..] {
+        [_] => "its blocks are",
+        _ => "all blocks are",
+    };
+    format!("{what} shared with {}{more}", names.join(", "))
 }
 
 fn free_bytes(roots: &Roots<'_>) -> u64 {

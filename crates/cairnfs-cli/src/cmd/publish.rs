@@ -29,7 +29,8 @@ below a path, --theirs that of the branch; '.' is everything, and the deepest PA
 decides. A PATH that none of the states has is an error.
 
 The state before stays as a snapshot, whose name is printed: restoring it takes
-the publish back.
+the publish back. Of one branch the newest 24 of these stay, unless they get
+another name.
 
 Exit codes: 0 published (with --dry-run: no conflicts), 1 conflicts or a failure,
 nothing was changed, 2 wrong arguments.";

@@ -18,7 +18,8 @@ Examples:
 REF is NAME, BRANCH@SNAPSHOT or BRANCH@TIME. With PATH, only the files at and
 below these paths are replaced, by copies; without PATH, the whole branch goes
 back, in a moment. Either is one atomic step. The state before stays as a
-snapshot, whose name is printed: restoring that takes the restore back.
+snapshot, whose name is printed: restoring that takes the restore back. Of one
+branch the newest 24 of these stay, unless they get another name.
 
 Exit codes: 0 restored, 1 not restored and nothing changed, 2 wrong arguments.";
 

@@ -90,6 +90,16 @@ impl Call {
         }
     }
 
+    /// Leaves the mount with this device number to the daemon from the moment on in which the lease is
+    /// gone; `None` if the daemon cannot do that.
+    pub fn lease(self, device: &str) -> Option<Lease> {
+        let request = Request::Lease {
+            device: device.to_owned(),
+        };
+        let leased = self.ask(&request, &[]);
+        matches!(leased, Ok(Answer::Leased)).then_some(Lease { _call: self })
+    }
+
     /// Asks to be told the end of the mount with this device number; `None` if the daemon does not
     /// serve it.
     pub fn watch(self, device: &str) -> Option<Watch> {
@@ -104,6 +114,12 @@ impl Call {
         };
         Some(Watch { call: self, ended })
     }
+}
+
+/// A mount that is needed while this lives. The kernel ends it with the process, however that ends.
+pub struct Lease {
+    /// The daemon sees its end.
+    _call: Call,
 }
 
 /// Waits for the end of a mount.

@@ -2,11 +2,12 @@
 //! of one.
 //!
 //! Only the daemon's user and root are answered. Each connection has a thread, which ends at the
-//! first message that is wrong or late; a connection that waits for the end of a mount has none. What
-//! a command wants is decided by a [`Clerk`].
+//! first message that is wrong or late; a connection that waits for the end of a mount has none, and
+//! one on whose end a mount waits has one as long as it lasts. What a command wants is decided by a
+//! [`Clerk`].
 
 use std::fs::Permissions;
-use std::io;
+use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -52,6 +53,10 @@ pub trait Clerk: Send + Sync + 'static {
 
     /// Calls the watcher when the mount with this device number has ended; false if there is none.
     fn watch(&self, device: &str, watcher: Watcher) -> bool;
+
+    /// What ends the mount with this device number when it is not needed any more, which may take long;
+    /// `None` if there is none, or somebody needs it already.
+    fn lease(&self, device: &str) -> Option<Box<dyn FnOnce() + Send>>;
 
     /// Performs a command, which speaks on `stage`; returns its exit code. With it comes what was named in
     /// place of the volume. Calls `begin` before it does anything.
@@ -143,9 +148,12 @@ fn answer_callers(listener: &UnixListener, clerk: &Arc<impl Clerk>) {
         let (clerk, talk) = (Arc::clone(clerk), Arc::clone(&talks));
         let thread = thread::Builder::new().name("cairnfs-call".into());
         let spawned = thread.spawn(move || {
-            let _talk = talk;
-            if let Err(error) = answer(caller, &*clerk) {
-                tracing::debug!("a command's call was broken off: {error}");
+            let answered = answer(caller, &*clerk);
+            drop(talk);
+            match answered {
+                Ok(None) => {}
+                Ok(Some(lease)) => lease.outlast(),
+                Err(error) => tracing::debug!("a command's call was broken off: {error}"),
             }
         });
         if let Err(error) = spawned {
@@ -154,8 +162,24 @@ fn answer_callers(listener: &UnixListener, clerk: &Arc<impl Clerk>) {
     }
 }
 
-/// Answers a caller until it has no more requests.
-fn answer<C: Clerk>(caller: UnixStream, clerk: &C) -> io::Result<()> {
+/// A mount that a caller needs.
+struct Lease {
+    caller: UnixStream,
+    end: Box<dyn FnOnce() + Send>,
+}
+
+impl Lease {
+    /// Waits until the caller is gone, and ends the mount.
+    fn outlast(mut self) {
+        // Whatever it says, or if it cannot be heard, it does not need the mount.
+        let _ = self.caller.set_read_timeout(None);
+        let _ = self.caller.read(&mut [0]);
+        (self.end)();
+    }
+}
+
+/// Answers a caller until it has no more requests, or needs a mount.
+fn answer<C: Clerk>(caller: UnixStream, clerk: &C) -> io::Result<Option<Lease>> {
     caller.set_write_timeout(Some(REQUEST))?;
     let mut permitted = None;
     let mut time = REQUEST;
@@ -173,12 +197,20 @@ fn answer<C: Clerk>(caller: UnixStream, clerk: &C) -> io::Result<()> {
                 time = REQUEST;
                 serve(clerk, permitted.take(), (device, dir), descriptors)
             }
-            Request::Watch { device } => return watch(caller, clerk, &device),
+            Request::Watch { device } => return watch(caller, clerk, &device).map(|()| None),
+            Request::Lease { device } => match clerk.lease(&device) {
+                Some(end) => {
+                    // One that is gone already is found by waiting for it.
+                    let _ = send(&caller, &Answer::Leased, &[]);
+                    return Ok(Some(Lease { caller, end }));
+                }
+                None => Answer::Unknown,
+            },
             Request::Run(run) => perform(&caller, clerk, run, descriptors)?,
         };
         send(&caller, &answer, &[])?;
     }
-    Ok(())
+    Ok(None)
 }
 
 fn serve<C: Clerk>(
@@ -252,6 +284,7 @@ mod tests {
     struct Fake {
         served: Mutex<Vec<(String, PathBuf)>>,
         watchers: Mutex<Vec<Watcher>>,
+        ended: Arc<Mutex<Vec<String>>>,
     }
 
     impl Clerk for Fake {
@@ -277,6 +310,11 @@ mod tests {
                 .unwrap()
                 .extend(known.then_some(watcher));
             known
+        }
+
+        fn lease(&self, device: &str) -> Option<Box<dyn FnOnce() + Send>> {
+            let (ended, device) = (Arc::clone(&self.ended), device.to_owned());
+            (device == "0:7").then(|| Box::new(move || ended.lock().unwrap().push(device)) as _)
         }
 
         fn run(
@@ -384,6 +422,23 @@ mod tests {
         assert_eq!(heard(&stream), Some(Answer::Begun));
         assert_eq!(heard(&stream), Some(Answer::Done(7)));
         assert_eq!(heard(&stream), None);
+    }
+
+    #[test]
+    fn mount_ends_after_the_connection_that_needs_it() {
+        let clerk = Arc::<Fake>::default();
+        let lease = |device: &str| Request::Lease {
+            device: device.into(),
+        };
+        assert_eq!(ask(&call(&clerk), &lease("0:8")), Some(Answer::Unknown));
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        send(&ours, &lease("0:7"), &[]).unwrap();
+        let leased = answer(theirs, &*clerk).unwrap().unwrap();
+        assert_eq!(heard(&ours), Some(Answer::Leased));
+        assert!(clerk.ended.lock().unwrap().is_empty());
+        drop(ours);
+        leased.outlast();
+        assert_eq!(*clerk.ended.lock().unwrap(), ["0:7"]);
     }
 
     #[test]

@@ -52,6 +52,13 @@ pub enum Request {
         /// The device number.
         device: String,
     },
+    /// It needs the mount with this device number only while this connection is open: after that the
+    /// mount ends as soon as nothing uses it, and its directory is removed if it is empty. The answer
+    /// is [`Answer::Leased`].
+    Lease {
+        /// The device number.
+        device: String,
+    },
     /// It wants a command on snapshots and branches to be performed; its standard streams come with
     /// this. The answers are [`Answer::Begun`], and [`Answer::Done`] any time later. If it closes its
     /// side of the connection, the command is interrupted.
@@ -107,6 +114,8 @@ pub enum Answer {
     Ended(Result<(), String>),
     /// The mount has ended, and the volume is being closed.
     EndedLast,
+    /// The mount ends after the connection.
+    Leased,
     /// The command is being performed.
     Begun,
     /// It was performed, with this exit code.

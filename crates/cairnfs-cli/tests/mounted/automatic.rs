@@ -3,7 +3,7 @@
 use std::fs;
 use std::thread;
 
-use crate::place::{Place, able};
+use crate::place::{Place, able, said};
 use crate::verbs::names;
 
 /// The snapshots that were made by themselves, in the order of their times.
@@ -111,4 +111,32 @@ fn snapshots_give_way_before_there_is_no_space() {
     }
     assert!(names(&place).contains(&"mine".to_owned()));
     place.finish();
+}
+
+#[test]
+fn words_without_effect_are_told() {
+    if !able(&[]) {
+        return;
+    }
+    for (options, note) in [
+        (
+            "ro,snapshots=5m",
+            Some("snapshots= has no effect on a read-only"),
+        ),
+        ("keep=3", Some("keep= has no effect without snapshots=")),
+        (
+            "snapshots=0,keep=3",
+            Some("keep= has no effect without snapshots="),
+        ),
+        ("snapshots=300,keep=3", None),
+    ] {
+        let mut place = Place::new("16M");
+        let text = said(&place.run(&["mount", "-o", options, "v.cairn", "m"]));
+        place.adopt();
+        match note {
+            Some(note) => assert!(text.contains(note), "{options}: {text}"),
+            None => assert!(!text.contains("note"), "{options}: {text}"),
+        }
+        place.finish();
+    }
 }

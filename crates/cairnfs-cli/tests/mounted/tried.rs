@@ -3,12 +3,14 @@
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::thread;
 
+use cairnfs_fuse::mountinfo::{self, MountEntry};
+
 use crate::life::private;
-use crate::place::{Place, able, arg};
+use crate::place::{Place, able, arg, said, succeed};
 use crate::verbs::names;
 
 /// Runs `cairnfs try` with words in a directory of the mount.
@@ -223,41 +225,172 @@ fn volume_that_is_not_mounted_is_published_onto() {
     place.check();
 }
 
+/// Two pipes with names: a program says in one that it runs, and goes on when the other one is written.
+struct Gate {
+    runs: PathBuf,
+    goes_on: PathBuf,
+}
+
+impl Gate {
+    fn new(place: &Place, name: &str) -> Self {
+        let pipe = |end: &str| place.beside(format!("{name}-{end}"));
+        let (runs, goes_on) = (pipe("runs"), pipe("goes-on"));
+        succeed(Command::new("mkfifo").args([&runs, &goes_on]));
+        Self { runs, goes_on }
+    }
+
+    /// The part of a shell script that says it, and waits.
+    fn script(&self) -> String {
+        format!(
+            "echo > {}; read line < {}",
+            arg(&self.runs),
+            arg(&self.goes_on)
+        )
+    }
+
+    fn wait(&self) {
+        fs::read(&self.runs).unwrap();
+    }
+
+    fn open(&self) {
+        fs::write(&self.goes_on, "go\n").unwrap();
+    }
+}
+
+/// The directory on which a fork is mounted.
+fn mounted_on(place: &Place, fork: &str) -> Option<PathBuf> {
+    let mut table = mountinfo::list(Path::new("/proc/self/mountinfo")).into_iter();
+    let of_fork = |m: &MountEntry| {
+        mountinfo::volume_of(&m.source) == place.volume()
+            && mountinfo::branch_of(&m.source) == Some(fork)
+    };
+    let found = table.find(|m| m.is_ours() && of_fork(m))?;
+    Some(found.mountpoint)
+}
+
+/// Publishes a fork as soon as nobody uses it.
+fn publish_when_unused(place: &Place, volume: &str, fork: &str) {
+    loop {
+        let out = place.run(&["publish", volume, fork]);
+        if out.status.success() {
+            return;
+        }
+        let text = said(&out);
+        assert!(
+            text.contains("mounted") || text.contains("in use"),
+            "{text}"
+        );
+        thread::yield_now();
+    }
+}
+
 #[test]
-fn background_program_keeps_its_fork_mounted() {
-    if !able(&[]) {
+fn background_program_is_named_and_keeps_what_it_writes() {
+    if !able(&["mkfifo"]) {
         return;
     }
     let place = begun();
-    let (gate, held) = (place.beside("gate"), place.beside("held"));
-    assert!(
-        Command::new("mkfifo")
-            .args([&gate, &held])
-            .status()
-            .unwrap()
-            .success()
-    );
-    let script = format!(
-        "(exec < f; echo > {}; read line < {}) > /dev/null 2>&1 & exit 0",
-        arg(&held),
-        arg(&gate)
-    );
-    let waits = thread::spawn({
-        let held = held.clone();
-        move || fs::read(held).unwrap()
+    for how in ["beside", "inside"] {
+        let gate = Gate::new(&place, how);
+        let script = format!(
+            "({}; echo late > {how}) > /dev/null 2>&1 & exit 0",
+            gate.script()
+        );
+        let mut words = vec!["--name", how, "sh", "-c", &script];
+        words.splice(0..0, (how == "beside").then_some("--beside"));
+        let output = thread::scope(|scope| {
+            scope.spawn(|| gate.wait());
+            attempt(&place, "d", &words)
+        });
+        assert_eq!(code(&output), 125);
+        let said = text(&output.stderr);
+        for part in [
+            &format!("note: the fork {how} is in use by"),
+            "sh (pid",
+            &format!("the fork {how} is kept"),
+            "unmounted by itself",
+        ] {
+            assert!(said.contains(part), "{part}: {said}");
+        }
+        // It is seen by its programs only, or until they have ended.
+        assert_eq!(mounted_on(&place, how).is_some(), how == "beside");
+        gate.open();
+        publish_when_unused(&place, "m", how);
+        assert_eq!(mounted_on(&place, how), None);
+        assert_eq!(fs::read(place.at("d").join(how)).unwrap(), b"late\n");
+    }
+    place.finish();
+}
+
+#[test]
+fn killed_try_leaves_the_fork_and_no_mount() {
+    if !able(&["mkfifo"]) {
+        return;
+    }
+    let mut place = begun();
+    for (how, volume) in [("inside", "m"), ("beside", "m"), ("alone", "v.cairn")] {
+        if how == "alone" {
+            place.umount();
+        }
+        let gate = Gate::new(&place, how);
+        let script = format!(
+            "echo x > early-{how}; {}; echo y > late-{how}",
+            gate.script()
+        );
+        let mut command = place.command(&["try", "--name", how]);
+        match how {
+            "alone" => command.args(["--volume", volume]),
+            "beside" => command.current_dir(place.at("")).arg("--beside"),
+            _ => command.current_dir(place.at("")),
+        };
+        let mut child = command.args(["sh", "-c", &script]).spawn().unwrap();
+        gate.wait();
+        let dir = mounted_on(&place, how).expect("it is mounted");
+        child.kill().unwrap();
+        child.wait().unwrap();
+        // The program goes on, and what it does is kept, too.
+        gate.open();
+        publish_when_unused(&place, volume, how);
+        assert_eq!(mounted_on(&place, how), None);
+        // A daemon that ends with this mount may leave the directory, which is empty.
+        while how != "alone" && dir.exists() {
+            thread::yield_now();
+        }
+        for when in ["early", "late"] {
+            let path = format!("{when}-{how}");
+            match how {
+                "alone" => drop(place.ok(&["cat", &format!("v.cairn:/{path}")])),
+                _ => assert!(place.at(&path).exists(), "{path}"),
+            }
+        }
+    }
+    place.check();
+}
+
+#[test]
+fn try_ends_while_another_one_works() {
+    if !able(&["mkfifo"]) {
+        return;
+    }
+    let place = begun();
+    let [first, second] = ["first", "second"].map(|name| Gate::new(&place, name));
+    let run = |gate: &Gate, name: &str| {
+        let script = format!("{}; echo x > {name}", gate.script());
+        attempt(&place, "d", &["--yes", "--name", name, "sh", "-c", &script])
+    };
+    thread::scope(|scope| {
+        let one = scope.spawn(|| run(&first, "one"));
+        first.wait();
+        let two = scope.spawn(|| run(&second, "two"));
+        second.wait();
+        first.open();
+        let one = one.join().unwrap();
+        second.open();
+        for output in [one, two.join().unwrap()] {
+            assert_eq!(code(&output), 0, "{}", text(&output.stderr));
+        }
     });
-    let output = attempt(&place, "d", &["--beside", "sh", "-c", &script]);
-    waits.join().unwrap();
-    assert_eq!(code(&output), 125);
-    let said = text(&output.stderr);
-    assert!(said.contains("stays mounted on"), "{said}");
-    let dir = said.split("stays mounted on ").nth(1).unwrap();
-    let dir = dir.split(':').next().unwrap().to_owned();
-    assert!(Path::new(&dir).join("d/f").exists());
-    fs::write(gate, "go\n").unwrap();
-    place.run(&["umount", &dir]);
-    fs::remove_dir_all(Path::new(&dir).parent().unwrap()).unwrap();
-    assert_eq!(forks(&place).len(), 1);
+    assert!(place.at("d/one").exists() && place.at("d/two").exists());
     place.finish();
 }
 

@@ -88,7 +88,12 @@ fn what_others_were_forked_from_is_a_fork_point() {
     for name in ["one", "two"] {
         p.ok(&["branch", "v.img", name, "--from", "a"]);
     }
-    p.ok(&["drop", "--wait", "v.img", "a"]);
+    let said = p.ok(&["drop", "--wait", "v.img", "a"]);
+    let why = "Dropped a\nFreed 0 B: its blocks are shared with main, one, two\n";
+    assert_eq!(said, why);
+    let json = p.json(&["drop", "--wait", "--json", "v.img", "one"]);
+    assert_eq!(json["shared_with"], serde_json::json!(["main", "two"]));
+    p.ok(&["branch", "v.img", "one", "--from", "two"]);
     let log = p.ok(&["log", "v.img"]);
     let first = log.lines().next().unwrap();
     assert!(

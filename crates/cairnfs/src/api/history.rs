@@ -127,7 +127,9 @@ impl Volume {
     /// Makes the files of a branch those of `main`, or of another branch, in one atomic step: a
     /// power failure leaves the files before or after it. The branch is gone then; the state before
     /// stays as a snapshot, whose name is in the result. To take it back, [`restore`](Self::restore)
-    /// that snapshot.
+    /// that snapshot. Of the states that were replaced on one branch, the newest
+    /// [`REPLACED_KEPT`](crate::refs::REPLACED_KEPT) stay, and before a call fails for want of space
+    /// they go, the oldest first; one that gets another name stays.
     ///
     /// If the base has not changed since the branch began, this takes as long as a sync. Otherwise
     /// the changes of both are merged by files; it takes as long as there are changes, and the data
@@ -160,19 +162,25 @@ impl Volume {
     /// has nor had; [`Error::Unsettled`](crate::Error::Unsettled) if the base or the branch does not
     /// stop changing; [`Error::NoSpace`](crate::Error::NoSpace), or as [`sync`](Self::sync).
     pub fn publish(&self, branch: &str, options: &PublishOptions) -> Result<Published> {
-        history::publish(self.file_system(), branch, options)
+        let published = history::publish(self.file_system(), branch, options)?;
+        if let Some(kept) = &published.kept {
+            history::drop_oldest(self.file_system(), kept);
+        }
+        Ok(published)
     }
 
     /// Makes the files of `branch` those of a reference, in one atomic step; with `paths`, only the
     /// files at and below these. Returns the name of the snapshot of the state before, so that this
-    /// can be taken back, too. Volumes that are open on the branch before keep their files, as after
+    /// can be taken back, too; it stays as one of [`publish`](Self::publish) does. Volumes that are open on the branch before keep their files, as after
     /// [`publish`](Self::publish).
     ///
     /// # Errors
     /// [`Error::NoRoot`](crate::Error::NoRoot); [`Error::NotFound`](crate::Error::NotFound) for a
     /// path that the reference does not have; else as [`publish`](Self::publish).
     pub fn restore(&self, reference: &str, branch: &str, paths: &[PathBuf]) -> Result<String> {
-        history::restore(self.file_system(), reference, branch, paths)
+        let kept = history::restore(self.file_system(), reference, branch, paths)?;
+        history::drop_oldest(self.file_system(), &kept);
+        Ok(kept)
     }
 
     /// Drops a snapshot or branch. Its name is gone when this returns, and that is durable. What

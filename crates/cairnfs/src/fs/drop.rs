@@ -34,7 +34,7 @@ impl FileSystem {
     }
 
     /// Lets the space of a root be freed that has lost its name, unless a caller has it open: then
-    /// that begins with the first merge after its last handle.
+    /// that begins with the first merge or interval after its last handle.
     pub(crate) fn free_dropped(&self, id: u32) {
         if let Err(error) = self.close_root(id) {
             tracing::debug!(root = id, %error, "a root without a name was not closed");

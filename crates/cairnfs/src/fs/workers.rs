@@ -99,6 +99,10 @@ impl FileSystem {
                 } else if core.merger().has_rest() {
                     core.signals().want_settle();
                 }
+                // Of those without a name, the last reader may be gone.
+                if core.has_dropped() {
+                    core.signals().want_drop();
+                }
                 Ok(())
             }
             LogWork::Stop => Ok(()),

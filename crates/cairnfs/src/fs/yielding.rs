@@ -1,8 +1,10 @@
 //! Snapshots that give way when space runs out: before a call fails with ENOSPC, they are dropped one
-//! after another, in an order that the front end chooses.
+//! after another, in an order that the front end chooses. Without a choice, the states that publishes
+//! and restores have replaced are.
 
 use crate::error::{Error, Result};
 use crate::fs::FileSystem;
+use crate::refs;
 use crate::sync::Mutex;
 use crate::types::RootInfo;
 
@@ -18,15 +20,16 @@ pub(super) struct Yielding {
 impl Yielding {
     fn among(&self, roots: &[RootInfo]) -> Vec<u32> {
         let choice = self.choice.lock();
-        choice
-            .as_ref()
-            .map_or_else(Vec::new, |choice| choice(roots))
+        match &*choice {
+            Some(choice) => choice(roots),
+            None => refs::replaced(roots).iter().map(|root| root.id).collect(),
+        }
     }
 }
 
 impl FileSystem {
-    /// Sets which roots are dropped when a call finds no space, in place of an earlier choice. It
-    /// gets all roots, and returns ids in the order in which they go. A root that is in use stays.
+    /// Sets which roots are dropped when a call finds no space, in place of an earlier choice; at first
+    /// it is [`refs::replaced`]. It gets all roots, and returns ids in the order in which they go. A root that is in use stays.
     pub fn set_yielding(&self, choice: impl Fn(&[RootInfo]) -> Vec<u32> + Send + Sync + 'static) {
         *self.engine.yielding.choice.lock() = Some(Box::new(choice));
     }

@@ -72,6 +72,40 @@ pub fn undo_name(branch: &str, roots: &[RootInfo], now: Time) -> String {
     free_name(format!("{prefix}{}", stamp(now)), roots)
 }
 
+/// How many of the states of a branch that publishes and restores have replaced are kept.
+pub const REPLACED_KEPT: usize = 24;
+
+/// The replaced states that still have the names made by [`undo_name`], the oldest first.
+pub fn replaced(roots: &[RootInfo]) -> Vec<&RootInfo> {
+    let is_one = |root: &&RootInfo| !root.writable && undo_prefix(root).is_some();
+    let mut list: Vec<&RootInfo> = roots.iter().filter(is_one).collect();
+    list.sort_by_key(|root| (root.created, root.boundary));
+    list
+}
+
+/// Of the replaced states of the same branch as the one named `kept`, those that are too many, the
+/// oldest first.
+pub fn replaced_before<'r>(kept: &str, roots: &'r [RootInfo]) -> Vec<&'r RootInfo> {
+    let mut list = replaced(roots);
+    let newest = list.iter().find(|root| root.name.as_deref() == Some(kept));
+    let prefix = newest.and_then(|root| undo_prefix(root));
+    list.retain(|root| prefix.is_some() && undo_prefix(root) == prefix);
+    list.truncate(list.len().saturating_sub(REPLACED_KEPT));
+    list
+}
+
+/// What is before the time in a name made by [`undo_name`]; `None` of another name.
+fn undo_prefix(root: &RootInfo) -> Option<&str> {
+    let name = root.name.as_deref()?;
+    let at = name.rfind(UNDO)? + UNDO.len();
+    let (prefix, rest) = name.split_at_checked(at)?;
+    let (time, number) = rest.split_once('-').unwrap_or((rest, "2"));
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    let (date, clock) = time.strip_suffix('Z')?.split_once('T')?;
+    let is_time = date.len() == 8 && clock.len() == 6 && is_number(date) && is_number(clock);
+    (is_time && is_number(number)).then_some(prefix)
+}
+
 /// A name for a snapshot that is received at `now`; no root has it.
 pub fn received_name(roots: &[RootInfo], now: Time) -> String {
     free_name(format!("received-{}", stamp(now)), roots)

@@ -163,6 +163,30 @@ fn replaced_states_are_in_the_history() {
 }
 
 #[test]
+fn replaced_states_beyond_the_newest_ones_are_found_by_their_names() {
+    let mut roots = Vec::new();
+    for n in 10..REPLACED_KEPT as u32 + 13 {
+        let name = undo_name("main", &roots, at(12, 0));
+        roots.push(root(n, &name, n, at(12, 0)));
+    }
+    let newest = roots.last().and_then(|root| root.name.clone()).unwrap();
+    let others = [
+        "main.undo-mine",
+        "main.undo-20261123T110000Z-",
+        "main.undo-20261123",
+        "trial.undo-20261123T110000Z",
+        "before",
+    ];
+    let others = (100..).zip(others);
+    roots.extend(others.map(|(n, name)| root(n, name, n, at(11, 0))));
+    let ids = |list: Vec<&RootInfo>| list.iter().map(|root| root.id).collect::<Vec<_>>();
+    assert_eq!(ids(replaced_before(&newest, &roots)), [10, 11, 12]);
+    assert_eq!(ids(replaced_before("main.undo-mine", &roots)), [0; 0]);
+    let all = ids(replaced(&roots));
+    assert_eq!((all.first(), all.len()), (Some(&103), REPLACED_KEPT + 4));
+}
+
+#[test]
 fn names_of_replaced_states_are_names_of_roots() {
     let long = "é".repeat(127);
     let name = undo_name(&long, &[], at(12, 0));

@@ -238,6 +238,11 @@ impl Clerk for House {
         self.sessions.watch(device, watcher)
     }
 
+    fn lease(&self, device: &str) -> Option<Box<dyn FnOnce() + Send>> {
+        let mounted = self.sessions.lease(device)?;
+        Some(Box::new(move || mounted.leave_when_unused()))
+    }
+
     fn run(
         &self,
         wanted: (Value, Option<NamedMount>),

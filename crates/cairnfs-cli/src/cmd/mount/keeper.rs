@@ -2,7 +2,7 @@
 //!
 //! They are called `BRANCH.auto-TIME`, so those of earlier mounts are found by their names. Of more than
 //! `keep` the oldest are dropped, and all of them give way, the oldest first, before a program is told
-//! that there is no space. Nothing is made of a branch that has not changed.
+//! that there is no space, with the states that publishes and restores have replaced. Nothing is made of a branch that has not changed.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, SystemTime};
 
-use cairnfs::refs::{stamp, stamped_prefix};
+use cairnfs::refs::{replaced, stamp, stamped_prefix};
 use cairnfs::{Error, RootInfo, Volume};
 use cairnfs_fuse::{MountOptions, Sessions};
 
@@ -42,6 +42,15 @@ fn automatic(roots: &[RootInfo]) -> Vec<&RootInfo> {
     list
 }
 
+/// What gives way before there is no space, the oldest first: also what publishes and restores have
+/// replaced.
+fn yielding(roots: &[RootInfo]) -> Vec<u32> {
+    let mut list = automatic(roots);
+    list.extend(replaced(roots));
+    list.sort_by_key(|root| (root.created, root.id));
+    list.iter().map(|root| root.id).collect()
+}
+
 impl Keeper {
     /// Begins to make snapshots of a mount, until it ends, if its options say so.
     ///
@@ -56,8 +65,7 @@ impl Keeper {
         let Some(interval) = options.snapshots.filter(|_| !options.read_only) else {
             return Ok(());
         };
-        open.get()
-            .set_yielding(|roots| automatic(roots).iter().map(|root| root.id).collect());
+        open.get().set_yielding(yielding);
         let keeper = Self {
             open: Arc::clone(open),
             path: path.to_path_buf(),

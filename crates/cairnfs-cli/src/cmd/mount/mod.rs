@@ -203,6 +203,7 @@ fn mount(args: &Args) -> Result<(), Failure> {
         }
         note_access_times(&options);
         note_privileges(args, &options);
+        note_snapshots(args, &options);
         joining::join_or_start(args, &volume, &dir, &options)
     }
 }
@@ -229,6 +230,18 @@ fn note_privileges(args: &Args, options: &MountOptions) {
         eprintln!(
             "cairnfs mount: note: {} is for root only: the mount is nosuid,nodev",
             asked.join(",")
+        );
+    }
+}
+
+/// Tells a caller which words about snapshots have no effect.
+fn note_snapshots(args: &Args, options: &MountOptions) {
+    if options.snapshots.is_some() && options.read_only {
+        eprintln!("cairnfs mount: note: snapshots= has no effect on a read-only mount");
+    }
+    if options.snapshots.is_none() && words(args).any(|word| word.starts_with("keep=")) {
+        eprintln!(
+            "cairnfs mount: note: keep= has no effect without snapshots=: no snapshots are made"
         );
     }
 }

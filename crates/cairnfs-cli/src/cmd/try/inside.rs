@@ -6,15 +6,18 @@
 
 use std::ffi::OsString;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use cairnfs_fuse::mountinfo;
 use nix::sched::{CloneFlags, unshare};
 use rustix::fs::CWD;
-use rustix::mount::{MountPropagationFlags, mount_bind, mount_change};
+use rustix::mount::{MountPropagationFlags, UnmountFlags, mount_bind, mount_change, unmount};
 use rustix::process::{getegid, geteuid};
 
+use super::PREFIX;
 use crate::failure::{Failure, io_text, shown};
 
 /// Executes a program in `below` of the fork, which it finds under the path of `base` if that is
@@ -71,8 +74,11 @@ fn show(base: &Path, fork: &Path) -> io::Result<()> {
         std::fs::write("/proc/self/uid_map", format!("{user} {user} 1"))?;
         std::fs::write("/proc/self/gid_map", format!("{group} {group} 1"))?;
     }
-    let all = MountPropagationFlags::REC | MountPropagationFlags::PRIVATE;
+    // What is unmounted outside goes here, too, where the system propagates mounts; nothing that is
+    // mounted here is seen outside.
+    let all = MountPropagationFlags::REC | MountPropagationFlags::DOWNSTREAM;
     mount_change("/", all)?;
+    leave_other_forks([base, fork]);
     mount_bind(fork, base)?;
     // Whoever stays in the directory below goes on in the base.
     rustix::fs::accessat(
@@ -82,4 +88,18 @@ fn show(base: &Path, fork: &Path) -> io::Result<()> {
         rustix::fs::AtFlags::empty(),
     )?;
     Ok(())
+}
+
+/// Gives up the copies that this namespace has of other forks' mounts: they would keep those in use.
+fn leave_other_forks(needed: [&Path; 2]) {
+    let mounts = mountinfo::list(Path::new("/proc/self/mountinfo")).into_iter();
+    let is_fork = |dir: &Path| {
+        let name = dir.file_name().map(OsStrExt::as_bytes);
+        name.is_some_and(|name| name.starts_with(PREFIX.as_bytes()))
+    };
+    let is_other = |dir: &Path| is_fork(dir) && !needed.contains(&dir);
+    for mount in mounts.filter(|m| m.is_ours() && is_other(&m.mountpoint)) {
+        // Not permitted in a user namespace. It is unmounted outside, then, or this program is waited for.
+        let _ = unmount(&mount.mountpoint, UnmountFlags::DETACH);
+    }
 }

@@ -14,17 +14,20 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, ExitStatus, Stdio};
 use std::thread;
-use std::time::SystemTime;
+use std::time::{Duration, Instant, SystemTime};
 
 use cairnfs::format::root::MAIN_NAME;
 use cairnfs::refs::stamp;
-use cairnfs_fuse::{control, mountinfo};
-use rustix::process::{Pid, Signal, kill_process};
+use cairnfs_fuse::holders::Holders;
+use cairnfs_fuse::{control, elsewhere, mountinfo};
+use rustix::process::{Pid, Signal, geteuid, kill_process};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::iterator::Signals;
-use tempfile::TempDir;
 
 use crate::failure::{AnyError, Explain, Failure, shown};
+use crate::handover::attempts::ANSWER;
+use crate::handover::caller::{Call, Lease};
+use crate::handover::folder::SocketName;
 use crate::stage::Stage;
 use crate::verbs;
 
@@ -53,6 +56,14 @@ publish; 126 CMD cannot be executed, 127 it was not found.";
 
 /// Exit code if this command fails itself, as that of timeout(1) and env(1).
 const FAILED: u8 = 125;
+
+/// What the names of directories begin with on which forks are mounted.
+const PREFIX: &str = "cairnfs-try-";
+
+/// Time that programs have to end after CMD, before a note says who is waited for; and before the fork
+/// is left to them.
+const MOMENT: Duration = Duration::from_millis(200);
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Run a program in a fork of a volume, then publish, keep or drop what it did
 #[derive(Debug, clap::Args)]
@@ -107,9 +118,20 @@ struct Base {
 /// A fork that is mounted.
 struct Fork {
     name: String,
-    dir: PathBuf,
-    /// Holds the directory of the mount.
-    holder: TempDir,
+    dir: Directory,
+    /// While it lives. After that, also if this process is killed, the daemon unmounts the fork when
+    /// nothing uses it any more.
+    lease: Option<Lease>,
+}
+
+/// A directory to mount on. When this is dropped, it is removed if it is empty and nothing is mounted
+/// there: whatever happens, no file of a fork is removed with it. Its path has no symbolic links.
+struct Directory(PathBuf);
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir(&self.0);
+    }
 }
 
 /// Runs the command.
@@ -131,7 +153,7 @@ fn attempt(args: &Args) -> Result<u8, AnyError> {
     let code = fork.run(&base, args);
     let name = fork.name.clone();
     // What the program did is there, also if it could not be waited for.
-    fork.unmount()?;
+    fork.unmount(args.quiet)?;
     ending::decide(args, &base, &name, code?)
 }
 
@@ -200,10 +222,10 @@ impl Fork {
         let now = stamp(SystemTime::now().into());
         let own = format!("try-{now}-{}", std::process::id());
         let name = args.name.clone().unwrap_or(own);
-        let holder = tempfile::Builder::new().prefix("cairnfs-try-").tempdir();
-        let holder = holder.explain("a directory for the fork")?;
-        let dir = holder.path().join("fork");
-        std::fs::create_dir(&dir).explain(shown(&dir))?;
+        let above = std::env::temp_dir();
+        let above = above.canonicalize().explain(shown(&above))?;
+        let dir = tempfile::Builder::new().prefix(PREFIX).tempdir_in(above);
+        let dir = Directory(dir.explain("a directory for the fork")?.keep());
         let volume = base.volume()?;
         let words = ["-q", &name, "--from", &base.branch];
         if base.capture("branch", &words)?.0 != 0 {
@@ -213,12 +235,13 @@ impl Fork {
         let words = [OsStr::new("mount"), OsStr::new("-o"), OsStr::new(&branch)];
         let words = words
             .into_iter()
-            .chain([volume.as_os_str(), dir.as_os_str()]);
+            .chain([volume.as_os_str(), dir.0.as_os_str()]);
         if let Err(failure) = command(words) {
             base.capture("drop", &["-q", &name])?;
             return Err(failure.into());
         }
-        Ok(Self { name, dir, holder })
+        let lease = lease(&volume, &dir.0);
+        Ok(Self { name, dir, lease })
     }
 
     /// Runs the program; returns its exit code.
@@ -249,36 +272,79 @@ impl Fork {
         if let (Some((mountpoint, below)), false) = (&base.mounted, args.beside) {
             let mut command = Command::new(this_program()?);
             command.args(["try", "--inside"]);
-            command.args([mountpoint, &self.dir, &Path::new(".").join(below)]);
+            command.args([mountpoint, &self.dir.0, &Path::new(".").join(below)]);
             command.arg("--").args(&args.command);
             return Ok(command);
         }
         let below = base.mounted.as_ref().map(|(_, below)| below.as_path());
-        let there = self.dir.join(below.unwrap_or(Path::new("")));
+        let there = self.dir.0.join(below.unwrap_or(Path::new("")));
         let mut command = inside::words(&args.command);
         command.current_dir(&there).env("PWD", &there);
         Ok(command)
     }
 
-    /// Unmounts it; it is durable then. A program in the background keeps it mounted, or if it sees
-    /// the fork in its own mount namespace, in use.
-    fn unmount(self) -> Result<(), Failure> {
-        const WHY: &str = "a program in the background still uses it";
-        if command([OsStr::new("umount"), self.dir.as_os_str()]).is_ok() {
-            return Ok(());
-        }
-        let name = &self.name;
-        if mountinfo::at(&self.dir).is_ok_and(|found| found.is_some()) {
-            let kept = self.holder.keep().join("fork");
-            let what = format!("the fork {name} stays mounted on {}", shown(&kept));
-            return Err(Failure::new(what, WHY).hint(format_args!(
-                "when that has ended: cairnfs umount {}; then publish or drop {name}",
-                shown(&kept)
-            )));
-        }
-        Err(Failure::new(format_args!("the fork {name}"), WHY)
-            .hint(format_args!("when that has ended: publish or drop {name}")))
+    /// Unmounts it; it is durable then. Programs that CMD has left in the background are waited for
+    /// shortly. If they go on, they keep the fork in use, or if they see it in their own mount
+    /// namespace, its connection; they lose nothing.
+    fn unmount(self, quiet: bool) -> Result<(), Failure> {
+        self.wait_for_users(quiet).map_err(|why| self.stays(why))?;
+        let unmount = [OsStr::new("umount"), self.dir.0.as_os_str()];
+        command(unmount).map_err(|_| self.stays("it is still in use".into()))
     }
+
+    /// Waits until nothing uses it.
+    ///
+    /// # Errors
+    /// What uses it after a while.
+    fn wait_for_users(&self, quiet: bool) -> Result<(), String> {
+        let (began, mut pause, mut told) = (Instant::now(), MOMENT / 8, quiet);
+        while let Some(users) = self.users() {
+            let waited = began.elapsed();
+            if waited >= PATIENCE {
+                return Err(format!("it is still in use by {users}"));
+            }
+            if waited >= MOMENT && !told {
+                told = true;
+                eprintln!(
+                    "cairnfs try: note: the fork {} is in use by {users}: waiting {} seconds for that to \
+                     end",
+                    self.name,
+                    PATIENCE.as_secs()
+                );
+            }
+            thread::sleep(pause);
+            pause = MOMENT.min(pause * 2);
+        }
+        Ok(())
+    }
+
+    /// The programs that use it, if there are any.
+    fn users(&self) -> Option<Holders> {
+        let entry = mountinfo::at(&self.dir.0).ok()??;
+        Some(elsewhere::users(&entry)).filter(|users| !users.is_empty())
+    }
+
+    /// The failure for a fork that is in use.
+    fn stays(&self, why: String) -> Failure {
+        let name = &self.name;
+        let failure = Failure::new(format_args!("the fork {name} is kept"), why);
+        match self.lease {
+            Some(_) => failure.hint(format_args!(
+                "it is unmounted by itself when that has ended; then publish or drop {name}"
+            )),
+            None => failure.hint(format_args!(
+                "when that has ended: cairnfs umount {}; then publish or drop {name}",
+                shown(&self.dir.0)
+            )),
+        }
+    }
+}
+
+/// Has the daemon of a volume unmount what is mounted on `dir` when this process is gone.
+fn lease(volume: &Path, dir: &Path) -> Option<Lease> {
+    let entry = mountinfo::at(dir).ok()??;
+    let name = SocketName::of(&volume.metadata().ok()?);
+    Call::begin(&name, geteuid().as_raw(), ANSWER)?.lease(&entry.device)
 }
 
 /// Passes signals on that a terminal does not send to the program itself.
