@@ -119,9 +119,7 @@ impl<'a, 'd> Parent<'a, 'd> {
     /// The last extent up to a key, which belongs to the leaf at this depth of the path; `None` if it
     /// is not known.
     fn last_up_to(&mut self, depth: usize, key: &Key) -> Option<Option<Mapped>> {
-        let Some((_, leaf)) = self.path.get(depth) else {
-            return None;
-        };
+        let (_, leaf) = self.path.get(depth)?;
         let before = match leaf.search(key) {
             Ok(i) => Some(i),
             Err(behind) => behind.checked_sub(1),
