@@ -169,32 +169,3 @@ fn long_values_in_the_place_of_others_are_charged() {
     fs.close().unwrap();
     assert_sound(&*device, "closed");
 }
-
-/// Pages that are written together lie in many leaves, also of extents that vanish.
-#[test]
-fn scattered_pages_are_charged() {
-    let device = fresh(128 * MIB);
-    let fs = open(&device);
-    let v = volume(&fs);
-    let file = v.create_file("f").unwrap();
-    // Neighbours that are no one extent, because each was written later than the one behind it.
-    for n in (0..EXTENTS).rev() {
-        file.write_all_at(&[7; BLOCK as usize], n * BLOCK).unwrap();
-        file.sync_all().unwrap();
-    }
-    drop(file);
-    fs.merge().unwrap();
-    for (round, apart) in [31, 83, 170].into_iter().enumerate() {
-        let branch = v.branch(&format!("b{round}")).unwrap();
-        fs.merge().unwrap();
-        let file = writable(&branch);
-        for n in (0..EXTENTS - 1).step_by(apart) {
-            file.write_all_at(&[8; 2 * BLOCK as usize], n * BLOCK)
-                .unwrap();
-        }
-        file.sync_all().unwrap();
-        fs.merge().unwrap();
-    }
-    fs.close().unwrap();
-    assert_sound(&*device, "closed");
-}
