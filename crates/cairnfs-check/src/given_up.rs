@@ -50,7 +50,7 @@ impl Mapped {
     }
 
     /// Whether it has a block of another extent in the same place of the same file.
-    fn has(&self, other: &Mapped, nth: u64) -> bool {
+    pub(crate) fn has(&self, other: &Mapped, nth: u64) -> bool {
         let skip = (other.at + nth).checked_sub(self.at);
         let mapped = skip.filter(|skip| *skip < self.len);
         let block = mapped.and_then(|skip| self.block.checked_add(skip));

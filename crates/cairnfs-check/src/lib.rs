@@ -24,6 +24,7 @@ mod links;
 mod log;
 mod object;
 mod overlay;
+mod parent;
 mod paths;
 mod report;
 mod roots;

@@ -161,6 +161,7 @@ impl Object {
             return Err((codes::EXTENT_ITEM, message));
         }
         let extent = Mapped::new(self.ino, at, &raw);
+        let shared_leaf = item.birth.is_some_and(|birth| context.inherited.has(birth));
         let mut report = |code, message: String| {
             ledger.add(Finding::new(code, message).of(self.ino).at(block));
         };
@@ -192,7 +193,7 @@ impl Object {
                     .at(first),
             );
             context.found.claims.incomplete = true;
-        } else if let Some((code, why)) = context.wrongly_held(&extent) {
+        } else if let Some((code, why)) = context.wrongly_held(&extent, shared_leaf) {
             ledger.add(Finding::new(code, why).of(self.ino).at(block));
         } else {
             context.bequeath(&extent);

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use cairnfs::error::Result;
 use cairnfs::format::key::{Key, Kind, MAIN_ROOT, VOLUME_ROOT};
 use cairnfs::format::lineage::check_changes;
-use cairnfs::format::root::{MAIN_NAME, Root, RootState};
+use cairnfs::format::root::{MAIN_NAME, RawRoot, Root, RootState};
 use cairnfs::format::superblock::ROOTS;
 
 use crate::codes;
@@ -27,6 +27,8 @@ use crate::volume::Volume;
 pub(crate) struct Checked<'a> {
     root: &'a Root,
     pub(crate) inherited: Inherited,
+    /// The tree of its parent.
+    parent: Option<RawRoot>,
 }
 
 impl Checked<'_> {
@@ -151,15 +153,18 @@ fn check_root(
     ledger: &mut Ledger<'_>,
 ) -> Result<Vec<Link>> {
     let frozen = checked.root.state != RootState::Head;
-    let mut structure = Structure::new(volume, replay, (checked.inherited, frozen), claims);
+    let inherits = (checked.inherited, checked.parent);
+    let mut structure = Structure::new(volume, replay, (inherits, frozen), claims);
     structure.check_logged(replay, ledger);
     let seed = volume.superblock.hash_seed.get();
     let mut merge = Merge::new(&replay.overlay, seed, &mut structure);
-    walker.begin_root(checked.inherited, replay.youngest);
+    walker.begin_root(checked.inherited, checked.parent, replay.youngest);
     checked.walk(walker, &mut merge, ledger)?;
     merge.finish(ledger)?;
     structure.finish(ledger);
     structure.check_old(replay, ledger);
+    structure.leave_parent()?;
+    walker.end_root()?;
     let (recorded, nodes) = (checked.root.nodes, walker.nodes);
     if !checked.root.is_plain() && recorded != nodes && structure.is_whole() {
         let message = format!("its item tells {recorded} index nodes, its tree has {nodes}");
@@ -291,6 +296,7 @@ impl Table {
             inherited: Inherited {
                 boundary: parent.map_or(0, |parent| parent.boundary),
             },
+            parent: parent.map(|parent| parent.tree),
         })
     }
 }

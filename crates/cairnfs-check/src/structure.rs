@@ -10,6 +10,7 @@ use cairnfs::error::Result;
 use cairnfs::format::geometry::Geometry;
 use cairnfs::format::item::{ORPHAN_REMOVE, ORPHAN_TRUNCATE, decode_dir_entry, decode_extent_at};
 use cairnfs::format::key::{Kind, ORPHANS, SHARED_BYTES, SHARED_VALUES};
+use cairnfs::format::root::RawRoot;
 use cairnfs::format::xattr::decode_stored_xattrs;
 use cairnfs::format::{FIRST_USER_INO, ROOT_INO};
 
@@ -21,6 +22,7 @@ use crate::holes::{Holes, KeyRange};
 use crate::log::Replay;
 use crate::object::Object;
 use crate::overlay::{Item, Sink};
+use crate::parent::Parent;
 use crate::report::{Finding, Ledger};
 use crate::shared::Shared;
 use crate::tree::Inherited;
@@ -115,6 +117,8 @@ pub(crate) struct Context<'a> {
     pub(crate) geometry: &'a Geometry,
     /// What the root inherits from its parent.
     pub(crate) inherited: Inherited,
+    /// The parent's tree.
+    parent: Option<Parent<'a, 'a>>,
     /// Whether the root cannot change, so that other roots may inherit from it.
     frozen: bool,
     /// Blocks of the roots checked before.
@@ -129,8 +133,13 @@ pub(crate) struct Context<'a> {
 }
 
 impl Context<'_> {
-    /// What is wrong with an extent, considering the roots checked before.
-    pub(crate) fn wrongly_held(&self, extent: &Mapped) -> Option<(&'static str, String)> {
+    /// What is wrong with an extent, considering the roots checked before. An extent of a leaf that is
+    /// shared is in the parent with the leaf.
+    pub(crate) fn wrongly_held(
+        &mut self,
+        extent: &Mapped,
+        shared_leaf: bool,
+    ) -> Option<(&'static str, String)> {
         let shared = |why: &str| {
             let Mapped { at, len, .. } = extent;
             let message = format!("file block {at}: {len} blocks {why}");
@@ -154,6 +163,9 @@ impl Context<'_> {
             }
             None if blocks().any(|block| self.held.written.has(block) != extent.written) => {
                 shared("inherited, and written in one of the roots only")
+            }
+            None if !shared_leaf && self.parent.as_mut().is_some_and(|p| !p.has_extent(extent)) => {
+                shared("inherited from a parent that has others in that place")
             }
             None => None,
         }
@@ -180,8 +192,8 @@ impl Context<'_> {
     /// Checks an extent that the log replaced. What another root has of it by mistake is found with
     /// the blocks that are given up. What it inherits must be in the parent all the same: a snapshot
     /// in the log may get the extent.
-    fn check_replaced(&self, extent: &Mapped, ledger: &mut Ledger<'_>) {
-        if let Some((code, why)) = self.wrongly_held(extent) {
+    fn check_replaced(&mut self, extent: &Mapped, ledger: &mut Ledger<'_>) {
+        if let Some((code, why)) = self.wrongly_held(extent, false) {
             let message = format!("before the log changed it, {why}");
             ledger.add(Finding::new(code, message).of(extent.ino).at(extent.block));
         }
@@ -201,7 +213,7 @@ impl<'a> Structure<'a> {
     pub(crate) fn new(
         volume: &'a Volume<'_>,
         replay: &'a Replay,
-        (inherited, frozen): (Inherited, bool),
+        ((inherited, parent), frozen): ((Inherited, Option<RawRoot>), bool),
         held: &'a Claims,
     ) -> Self {
         let superblock = &volume.superblock;
@@ -211,6 +223,7 @@ impl<'a> Structure<'a> {
             context: Context {
                 geometry,
                 inherited,
+                parent: parent.map(|tree| Parent::new(volume, tree)),
                 frozen,
                 held,
                 given_up: GivenUp::new(geometry, &replay.overlay.replaced, inherited),
@@ -234,7 +247,7 @@ impl<'a> Structure<'a> {
     }
 
     /// Checks the extents that the log added and replaced.
-    pub(crate) fn check_logged(&self, replay: &Replay, ledger: &mut Ledger<'_>) {
+    pub(crate) fn check_logged(&mut self, replay: &Replay, ledger: &mut Ledger<'_>) {
         let inherited = self.context.inherited;
         let logged = replay.overlay.replaced.values().flatten();
         for extent in logged.filter(|extent| inherited.has(extent.birth)) {
@@ -261,6 +274,14 @@ impl<'a> Structure<'a> {
                 ledger.add(finding.at(extent.block));
             }
         }
+    }
+
+    /// Ends the look-ups in the parent.
+    ///
+    /// # Errors
+    /// The device failed during one.
+    pub(crate) fn leave_parent(&mut self) -> Result<()> {
+        self.context.parent.take().map_or(Ok(()), Parent::finish)
     }
 
     /// Checks the last object.

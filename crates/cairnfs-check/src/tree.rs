@@ -10,12 +10,14 @@ use cairnfs::error::Result;
 use cairnfs::format::key::Key;
 use cairnfs::format::node::{CellValue, Expected, Node, RawOverflow};
 use cairnfs::format::pointer::RawPtr;
+use cairnfs::format::root::RawRoot;
 use cairnfs::format::{MAX_VALUE, NODE_BLOCKS, NODE_SIZE, checksum};
 
 use crate::blocks::BlockSet;
 use crate::codes;
 use crate::holes::KeyRange;
 use crate::overlay::Item;
+use crate::parent::Parent;
 use crate::report::{Finding, Ledger};
 use crate::volume::Volume;
 
@@ -56,6 +58,10 @@ pub(crate) struct Walker<'a, 'd> {
     pub(crate) used: BlockSet,
     /// What the tree that is being walked inherits.
     inherited: Inherited,
+    /// The tree that it inherits that from.
+    parent: Option<Parent<'a, 'd>>,
+    /// Whether the walk is below an inherited node.
+    within_inherited: bool,
     /// Blocks of nodes and units of the trees walked before.
     before: BlockSet,
     /// Blocks of nodes and units of this tree.
@@ -75,6 +81,8 @@ impl<'a, 'd> Walker<'a, 'd> {
             youngest,
             used: BlockSet::new(&volume.geometry),
             inherited: Inherited::default(),
+            parent: None,
+            within_inherited: false,
             before: BlockSet::new(&volume.geometry),
             own: BlockSet::new(&volume.geometry),
             births: BTreeMap::new(),
@@ -82,13 +90,28 @@ impl<'a, 'd> Walker<'a, 'd> {
         }
     }
 
-    /// Begins the tree of another root, which inherits from its parent; `youngest` is the greatest
-    /// birth that it can have.
-    pub(crate) fn begin_root(&mut self, inherited: Inherited, youngest: u64) {
+    /// Begins the tree of another root, which inherits from its parent, a root with this tree; `youngest`
+    /// is the greatest birth that it can have.
+    pub(crate) fn begin_root(
+        &mut self,
+        inherited: Inherited,
+        parent: Option<RawRoot>,
+        youngest: u64,
+    ) {
+        self.parent = parent.map(|tree| Parent::new(self.volume, tree));
+        self.within_inherited = false;
         let own = std::mem::replace(&mut self.own, BlockSet::new(&self.volume.geometry));
         self.before.add(&own);
         (self.inherited, self.youngest) = (inherited, youngest);
         self.nodes = 0;
+    }
+
+    /// Ends the tree of a root.
+    ///
+    /// # Errors
+    /// The device failed when something was looked up in the parent.
+    pub(crate) fn end_root(&mut self) -> Result<()> {
+        self.parent.take().map_or(Ok(()), Parent::finish)
     }
 
     /// Takes the four blocks of a node or unit; the error says why the tree cannot have it.
@@ -130,12 +153,40 @@ impl<'a, 'd> Walker<'a, 'd> {
         let Some(node) = node.filter(|node| in_order(node, &range, ledger)) else {
             return visitor.hole(range, ledger);
         };
+        let outside = !self.within_inherited;
+        if outside && self.inherited.has(ptr.birth.get()) {
+            self.check_place(ptr, level, &node, ledger);
+            self.within_inherited = true;
+        }
+        let visited = self.below(&node, level, range, visitor, ledger);
+        self.within_inherited &= !outside;
+        visited
+    }
+
+    /// Checks that an inherited node is in the parent's tree.
+    fn check_place(&mut self, ptr: &RawPtr, level: u8, node: &Node, ledger: &mut Ledger<'_>) {
+        if let (Some(parent), Some(first)) = (&mut self.parent, node.key(0))
+            && !parent.has_node(ptr, level, &first)
+        {
+            let message = "inherited from a parent that does not have it";
+            ledger.add(Finding::new(codes::BLOCK_SHARED, message).at(ptr.block.get()));
+        }
+    }
+
+    fn below(
+        &mut self,
+        node: &Node,
+        level: u8,
+        range: KeyRange,
+        visitor: &mut dyn Visitor,
+        ledger: &mut Ledger<'_>,
+    ) -> Result<()> {
         ledger.stats().index_nodes += 1;
         self.nodes += 1;
         let nodes = ledger.stats().index_nodes;
         ledger.progress("index", nodes, 0);
         if level == 0 {
-            return self.leaf(&node, visitor, ledger);
+            return self.leaf(node, visitor, ledger);
         }
         for i in 0..node.len() {
             let child = KeyRange {
@@ -274,6 +325,14 @@ impl<'a, 'd> Walker<'a, 'd> {
             return Ok(None);
         }
         self.check_birth(at.birth.get(), first, ledger);
+        if !self.within_inherited
+            && self.inherited.has(at.birth.get())
+            && let Some(parent) = &mut self.parent
+            && !parent.has_value(key, at)
+        {
+            let message = format!("the value of {key:?} is inherited, and not in the parent");
+            ledger.add(Finding::new(codes::BLOCK_SHARED, message).at(first));
+        }
         let birth = *self.births.entry(first).or_insert(at.birth.get());
         if birth != at.birth.get() {
             let message = format!(

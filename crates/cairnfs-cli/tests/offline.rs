@@ -20,6 +20,8 @@ mod going_on;
 mod hostile;
 #[path = "offline/interrupted.rs"]
 mod interrupted;
+#[path = "offline/interrupted_verbs.rs"]
+mod interrupted_verbs;
 #[path = "offline/patches.rs"]
 mod patches;
 #[path = "offline/place.rs"]

@@ -177,6 +177,40 @@ fn shared_extent_with_two_births_is_found() {
     assert_eq!(birth(2), ["extent-birth"]);
 }
 
+/// A block that a root inherits is in its parent at the same place of the same file.
+#[test]
+fn shared_extent_at_another_place_is_found() {
+    let found = with_plan(|plan| {
+        plan.fork = Some((MERGED, |_, _, _| {}));
+        let swapped = [(0, 1), (1, 0)];
+        let swapped = swapped.map(|(at, i)| put(extent_key(16, at), extent(i, 1, 3)));
+        plan.context(swapped.into());
+    });
+    assert_eq!(found, ["block-shared", "block-shared"]);
+}
+
+/// What a root inherits is in its own parent, and not only in another root.
+#[test]
+fn inherited_node_that_only_another_root_has_is_found() {
+    let found = with_plan(|plan| {
+        plan.fork = Some((MERGED, |main, _, superblock| {
+            main.parent = 3;
+            superblock.next_root = U32::new(4);
+        }));
+        let empty = Root {
+            state: RootState::Frozen,
+            boundary: MERGED,
+            origin: 1,
+            name: "empty".into(),
+            ..Root::default()
+        };
+        plan.roots
+            .insert(Key::new(3, Kind::Root, 0), empty.encode());
+    });
+    // The root directory is missing in the empty one.
+    assert_eq!(found, ["inode-missing", "block-shared"]);
+}
+
 /// The log changes heads that exist, or that it makes.
 #[test]
 fn changes_of_a_gone_or_frozen_root_are_found() {

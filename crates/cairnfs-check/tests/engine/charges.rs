@@ -134,3 +134,38 @@ fn extents_in_the_place_of_deleted_ones_are_charged() {
     fs.close().unwrap();
     assert_sound(&*device, "closed");
 }
+
+/// Bytes of an attribute's value that has an item of its own, of which three fill a leaf.
+const LONG_VALUE: usize = 4096;
+
+fn long_value(n: u32) -> Vec<u8> {
+    n.to_le_bytes().repeat(LONG_VALUE / 4)
+}
+
+/// A long value in the place of another one changes the uses of both, and the bytes of both.
+#[test]
+fn long_values_in_the_place_of_others_are_charged() {
+    let device = fresh(128 * MIB);
+    let fs = open(&device);
+    let v = volume(&fs);
+    for file in 0..24 {
+        v.write(format!("f{file}"), "small").unwrap();
+        for n in 0..25 {
+            let value = long_value(file * 25 + n);
+            v.set_xattr(format!("f{file}"), format!("user.{n}"), value)
+                .unwrap();
+        }
+    }
+    fs.merge().unwrap();
+    for round in 0..10 {
+        let branch = v.branch(&format!("b{round}")).unwrap();
+        fs.merge().unwrap();
+        let value = long_value(10_000 + round);
+        branch
+            .set_xattr(format!("f{round}"), "user.7", value)
+            .unwrap();
+        fs.merge().unwrap();
+    }
+    fs.close().unwrap();
+    assert_sound(&*device, "closed");
+}

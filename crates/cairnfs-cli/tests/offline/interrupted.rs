@@ -16,19 +16,20 @@ const LEN: usize = 24 << 20;
 
 /// Starts `cairnfs` with the default actions of signals, also where these tests run with some of
 /// them ignored, as in the background of a shell or below nohup(1).
-fn start(p: &Place, args: &[&str]) -> Child {
+pub fn start(p: &Place, args: &[&str]) -> Child {
     Command::new("env")
         .arg("--default-signal=INT,TERM,HUP")
         .arg(env!("CARGO_BIN_EXE_cairnfs"))
         .current_dir(p.path(""))
         .args(args)
         .stdin(Stdio::piped())
+        .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()
         .unwrap()
 }
 
-fn kill(child: &Child, signal: Signal) {
+pub fn kill(child: &Child, signal: Signal) {
     kill_process(Pid::from_child(child), signal).unwrap();
 }
 

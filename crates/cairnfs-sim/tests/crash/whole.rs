@@ -72,6 +72,15 @@ fn receive_is_one_step() {
     );
 }
 
+/// A branch is dropped whose snapshot only the log has, as well as the changes that this has.
+#[test]
+fn dropped_branch_feeds_its_snapshot() {
+    tried(
+        "create a; write a 0 9000; sync; branch b; on b; write a 4096 4096; create c; sync; snapshot t;
+         on main; drop b; write a 0 4096; fsync a",
+    );
+}
+
 /// A mix of these calls and changes on up to three branches, from a seed. The last step of several
 /// changes makes them durable.
 fn random_history(seed: u64) -> String {

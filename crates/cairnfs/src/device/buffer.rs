@@ -1,14 +1,24 @@
 //! A byte buffer aligned to 4 KiB, as direct I/O needs.
 
+use std::alloc::{Layout, handle_alloc_error};
 use std::ops::{Deref, DerefMut};
 
-use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
+use zerocopy::{FromZeros, IntoBytes};
+
+use self::page::Page;
 
 const ALIGN: usize = 4096;
 
-#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C, align(4096))]
-struct Page([u8; ALIGN]);
+mod page {
+    use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+    /// Memory of one page. No function has one in its frame, so that it exists on the heap only: of a
+    /// frame with that alignment, rustc 1.95 leaves out the beginning if it moves that behind an early
+    /// return.
+    #[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
+    #[repr(C, align(4096))]
+    pub(super) struct Page([u8; super::ALIGN]);
+}
 
 /// A byte buffer aligned to 4 KiB, of any length, initially zero.
 #[derive(Default)]
@@ -17,14 +27,17 @@ pub struct AlignedBuf {
     len: usize,
 }
 
+/// Ends the program as any other failed allocation does.
+fn no_memory<E>(_: E) -> ! {
+    handle_alloc_error(Layout::new::<Page>())
+}
+
 impl AlignedBuf {
     /// A buffer of `len` zero bytes.
     pub fn zeroed(len: usize) -> Self {
         Self {
-            // `new_vec_zeroed` uses a zeroed allocation and writes nothing. If the allocation
-            // fails, the fallback fails like any `vec!`.
-            pages: Page::new_vec_zeroed(len.div_ceil(ALIGN))
-                .unwrap_or_else(|_| vec![Page([0; ALIGN]); len.div_ceil(ALIGN)]),
+            // Uses a zeroed allocation and writes nothing.
+            pages: Page::new_vec_zeroed(len.div_ceil(ALIGN)).unwrap_or_else(|e| no_memory(e)),
             len,
         }
     }
@@ -33,7 +46,8 @@ impl AlignedBuf {
     /// byte about once.
     pub fn ensure(&mut self, len: usize) {
         if self.len < len {
-            self.pages.resize(len.div_ceil(ALIGN), Page([0; ALIGN]));
+            let more = len.div_ceil(ALIGN) - self.pages.len();
+            Page::extend_vec_zeroed(&mut self.pages, more).unwrap_or_else(|e| no_memory(e));
             self.len = len;
         }
     }

@@ -224,15 +224,11 @@ impl FileSystem {
         // An extent is at most MAX_EXTENT_BLOCKS long, so none that reaches `from` begins before
         // `least`. Of those that begin up to `from`, only the last can reach it.
         let least = (from + 1).saturating_sub(MAX_EXTENT_BLOCKS);
-        let first = self
-            .items()
-            .last_up_to(inode, state, Kind::Extent, (least, from))?;
-        self.items().scan(
+        self.items().scan_from_last(
             inode,
             state,
             Kind::Extent,
-            first,
-            to - 1,
+            (least, from, to - 1),
             &mut |at, item| {
                 let extent = Extent::decode(inode.ino, at, &item)?;
                 if extent.end() > from {

@@ -20,7 +20,7 @@
 use std::cmp::Ordering;
 
 use crate::error::Result;
-use crate::format::key::Key;
+use crate::format::key::{Key, Kind};
 use crate::format::node::{CellValue, RawOverflow};
 use crate::format::pointer::RawPtr;
 use crate::index::bounds::Bounds;
@@ -54,6 +54,15 @@ pub struct Limits {
     pub from: Option<Key>,
     /// Subtrees born up to this context are left out, in both trees.
     pub older: u64,
+    /// Items of other kinds are left out, and their values not read. What only the old tree refers to
+    /// is reported all the same.
+    pub only: Option<Kind>,
+}
+
+impl Limits {
+    fn have(&self, key: &Key) -> bool {
+        self.only.is_none_or(|kind| kind == key.kind)
+    }
 }
 
 /// Takes what only the old tree refers to.
@@ -211,16 +220,19 @@ impl<'a> Cursor<'a> {
         self.index.with_cell(node, *at, read).map(Some)
     }
 
-    /// Enters the current subtree, or takes the current item.
+    /// Enters the current subtree, or takes the current item unless the limits leave it out.
     fn advance(&mut self, element: &Element) -> Result<Option<(Key, Option<Vec<u8>>)>> {
         if let Some(subtree) = element.subtree {
             self.enter(subtree)?;
             return Ok(None);
         }
         self.report_value()?;
-        let value = self.value()?;
+        let taken = match self.limits.have(&element.least) {
+            true => Some((element.least, self.value()?)),
+            false => None,
+        };
         self.skip();
-        Ok(Some((element.least, value)))
+        Ok(taken)
     }
 }
 
@@ -368,15 +380,16 @@ impl<'a> Differences<'a> {
         }
     }
 
-    /// Takes the item that both cursors are at; `None` if its values are equal.
+    /// Takes the item that both cursors are at; `None` if its values are equal, or if the limits leave it
+    /// out.
     fn compare(&mut self, key: Key) -> Result<Option<Difference>> {
         let mut difference = None;
         // An equal address of a large value includes its birth and checksum, as an equal pointer.
         if self.old.cell() != self.new.cell() {
             self.old.report_value()?;
-            let (old, new) = (self.old.value()?, self.new.value()?);
-            if old != new {
-                difference = Some(Difference { key, old, new });
+            if self.old.limits.have(&key) {
+                let (old, new) = (self.old.value()?, self.new.value()?);
+                difference = (old != new).then_some(Difference { key, old, new });
             }
         }
         self.old.skip();

@@ -1,5 +1,5 @@
-//! Reading trees: point look-ups, the largest key before a given one, ascending scans, and loading
-//! nodes.
+//! Reading trees: point look-ups, ascending scans, also from the last key up to a given one, and
+//! loading nodes.
 //!
 //! Uses the device, the format and the cache. Takes no locks except a cache shard's, briefly. On
 //! each descent the keys of every node are checked against the bounds given by its parents, or are
@@ -73,22 +73,6 @@ impl Index {
         }
     }
 
-    /// The largest key up to `key` in the leaf to which `key` belongs. `None` does not mean that
-    /// there is none: it may be in the previous leaf.
-    ///
-    /// # Errors
-    /// As [`Index::get_with`].
-    pub fn near_before(&self, tree: &Tree, key: &Key) -> Result<Option<Key>> {
-        let Some((leaf, _)) = self.leaf_of(tree, key)? else {
-            return Ok(None);
-        };
-        let place = match leaf.search(key) {
-            Ok(place) => Some(place),
-            Err(behind) => behind.checked_sub(1),
-        };
-        Ok(place.and_then(|i| leaf.key(i)))
-    }
-
     /// The leaf to which a key belongs, and its block; `None` if the tree is empty. Follows only
     /// pointers whose children are known to be within their bounds; at any other pointer it starts
     /// again with [`Self::descend`], which tracks the bounds.
@@ -140,9 +124,42 @@ impl Index {
         from: &Key,
         each: &mut dyn FnMut(&Key, &[u8]) -> Result<bool>,
     ) -> Result<()> {
-        let Some(mut path) = self.descend(tree, from)? else {
+        match self.descend(tree, from)? {
+            Some(path) => self.scan_path(path, each),
+            None => Ok(()),
+        }
+    }
+
+    /// As [`Index::scan`], but begins at the last item up to `key`, if that is found in the leaf to
+    /// which `key` belongs, and at `least` otherwise.
+    ///
+    /// # Errors
+    /// As [`Index::scan`].
+    pub fn scan_from_last(
+        &self,
+        tree: &Tree,
+        (least, key): (&Key, &Key),
+        each: &mut dyn FnMut(&Key, &[u8]) -> Result<bool>,
+    ) -> Result<()> {
+        let Some(mut path) = self.descend(tree, key)? else {
             return Ok(());
         };
+        if let Some(leaf) = path.last_mut()
+            && leaf.node.key(leaf.at).is_none_or(|at| at != *key)
+        {
+            match leaf.at.checked_sub(1) {
+                Some(before) => leaf.at = before,
+                None => return self.scan(tree, least, each),
+            }
+        }
+        self.scan_path(path, each)
+    }
+
+    fn scan_path(
+        &self,
+        mut path: Path,
+        each: &mut dyn FnMut(&Key, &[u8]) -> Result<bool>,
+    ) -> Result<()> {
         loop {
             let Some(Step { node, at, .. }) = path.last() else {
                 return Ok(());

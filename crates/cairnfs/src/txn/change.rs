@@ -62,18 +62,15 @@ pub(super) fn shrinkage(kind: Kind, attrs: Option<&Attrs>) -> u64 {
     ITEM + value
 }
 
-/// Leaves that deleted extents of one transaction may touch and leave: those at both ends of them.
-const ENDS: u64 = 2;
-
 /// Leaves of the index that a merge may touch for an item of this kind, besides what its neighbours
 /// touch.
 pub(super) fn touched(kind: Kind, delete: bool) -> u64 {
     match kind {
         // With the name item, and that of the name that the entry had before.
         Kind::DirIndex => 3,
-        // With the counts of the value before and of the new one.
-        Kind::Xattr => 3,
-        // Deleted extents are neighbours, see [`ENDS`]. One that gets a new value is counted then.
+        // With the counts of the value before and of the new one, and with the bytes of both.
+        Kind::Xattr => 5,
+        // Counted apart, because they are neighbours. One that gets a new value is counted then.
         Kind::Extent if delete => 0,
         _ => 1,
     }
@@ -291,9 +288,7 @@ impl<'c, 'a, 'i> Changes<'c, 'a, 'i> {
         };
         let delete = matches!(change, Change::Delete(_));
         self.commit.leaves += touched(kind, delete);
-        if kind == Kind::Extent && delete {
-            self.commit.ends = ENDS;
-        }
+        self.commit.deleted += u64::from(kind == Kind::Extent && delete);
         let (vector, size) =
             LogVector::sized(self.commit.items.root(), key, self.commit.seq(), change);
         self.commit.done.counts.allocated += 1;

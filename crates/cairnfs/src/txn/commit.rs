@@ -67,6 +67,10 @@ impl Births {
     }
 }
 
+/// Leaves that the extents of one range of a file touch and leave, if all of them are deleted: those at
+/// both ends. What is between them becomes empty.
+const ENDS: u64 = 2;
+
 /// Result of a commit, to be passed to [`Core::throttle`].
 #[derive(Debug, Clone, Copy, Default)]
 #[must_use = "a committer that is not throttled escapes the limits"]
@@ -106,7 +110,7 @@ impl Core {
             delta: 0,
             done: Done::default(),
             leaves: 0,
-            ends: 0,
+            deleted: 0,
             delayed: None,
             unfinished: None,
             _insist: Insist::new(),
@@ -142,8 +146,8 @@ pub struct Commit<'a> {
     /// Leaves of the index that its changes may touch, as far as nothing else waits for a merge
     /// there.
     pub(super) leaves: u64,
-    /// The same for the extents that it deletes.
-    pub(super) ends: u64,
+    /// Extents that it deletes.
+    pub(super) deleted: u64,
     /// What delayed data had reserved, and the bytes that its items need.
     delayed: Option<(Delayed, u64)>,
     /// Set from the first change until `finish`: dirty sets hold changes that no context has yet.
@@ -261,14 +265,19 @@ impl<'a> Commit<'a> {
             delta,
             mut done,
             leaves,
-            ends,
+            deleted,
             delayed,
             unfinished,
             _insist,
         } = self;
-        let mut used = Used {
+        let used = Used {
             charged: reservation.take_charge(),
-            touched: leaves + ends,
+            touched: leaves
+                + match delayed {
+                    // Of several ranges of a file.
+                    Some(_) => deleted,
+                    None => deleted.min(ENDS),
+                },
         };
         let rest = reservation.rest(delta);
         done.counts.commits = 1;
@@ -277,11 +286,6 @@ impl<'a> Commit<'a> {
             done.growth = 0;
             core.space.commit_delayed(waited.growth, grown);
             items.payer().1.sub(waited.leaves);
-            // The leaves of its extents are neighbours: no more than were charged. A writeback
-            // without pages, of a size for example, was not charged.
-            if waited.leaves > 0 {
-                used.touched = used.touched.min(waited.leaves);
-            }
         }
         if items.is_heir() {
             core.use_copies(items, &used);

@@ -136,8 +136,9 @@ fn nodes_with_keys_out_of_bounds_are_refused() {
         };
         for index in [&index, &bench.fresh()] {
             assert_eq!(assert_corrupt(index.get(&bench.tree, &key(wanted))), bad);
-            let near = index.near_before(&bench.tree, &key(wanted));
-            assert_eq!(assert_corrupt(near), bad);
+            let range = (&key(0), &key(wanted));
+            let scanned = index.scan_from_last(&bench.tree, range, &mut |_, _| Ok(false));
+            assert_eq!(assert_corrupt(scanned), bad);
         }
         let changes = [(key(wanted), Some(vec![1]))].into();
         assert_eq!(assert_corrupt(bench.step(changes, 1)), bad);

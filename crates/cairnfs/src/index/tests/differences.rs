@@ -7,9 +7,9 @@ use proptest::prelude::*;
 use super::model::{any_key, any_value};
 use super::support::{Bench, Changes, Items, key, offset};
 use crate::error::Error;
-use crate::format::key::Key;
+use crate::format::key::{Key, Kind};
 use crate::format::node::MAX_HEIGHT;
-use crate::index::{Difference, Index, OldOnly, Tree};
+use crate::index::{Difference, Index, Limits, OldOnly, Tree};
 
 /// All differences, and the number of nodes read.
 fn walk(index: &Index, old: &Tree, new: &Tree) -> (Vec<Difference>, u64) {
@@ -56,7 +56,12 @@ impl State {
 /// The blocks that the walk reports as the old tree's alone, each once.
 fn reported(index: &Index, old: &Tree, new: &Tree) -> BTreeSet<u64> {
     let mut blocks = BTreeSet::new();
-    let mut walk = index.differences(old, new).unwrap();
+    let only = Some(Kind::Extent);
+    let limits = Limits {
+        only,
+        ..Limits::default()
+    };
+    let mut walk = index.differences_within(old, new, limits).unwrap();
     walk.report_old_only(|own| {
         match own {
             OldOnly::Node(ptr) => assert!(blocks.insert(ptr.block.get())),
@@ -67,7 +72,9 @@ fn reported(index: &Index, old: &Tree, new: &Tree) -> BTreeSet<u64> {
         }
         Ok(())
     });
-    while walk.next_difference().unwrap().is_some() {}
+    while let Some(difference) = walk.next_difference().unwrap() {
+        assert_eq!(Some(difference.key.kind), only);
+    }
     drop(walk);
     blocks
 }

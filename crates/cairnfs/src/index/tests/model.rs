@@ -42,6 +42,27 @@ fn batch() -> impl Strategy<Value = (Changes, usize)> {
     )
 }
 
+/// A scan from the last key up to `upto` on, with any lower limit, has everything from that key on,
+/// if it is not below the limit.
+fn check_from_last(bench: &Bench, limits: &[Key], upto: &Key) -> Result<(), TestCaseError> {
+    for least in limits.iter().filter(|least| *least <= upto) {
+        let mut got = Vec::new();
+        let each = &mut |key: &Key, value: &[u8]| {
+            got.push((*key, value.to_vec()));
+            Ok(true)
+        };
+        let scanned = bench.index.scan_from_last(&bench.tree, (least, upto), each);
+        scanned.unwrap();
+        let last = bench.model.range(..=upto).next_back().map(|(key, _)| key);
+        let needed = bench.model.range(least.max(last.unwrap_or(least))..).next();
+        let first = got.first().map(|(key, _)| *key);
+        prop_assert!(needed.is_none_or(|(key, _)| first.is_some_and(|first| first <= *key)));
+        let want = bench.model.range(first.unwrap_or(*upto)..);
+        prop_assert!(got.iter().map(|(key, value)| (key, value)).eq(want));
+    }
+    Ok(())
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
     #[test]
@@ -63,6 +84,7 @@ proptest! {
                 prop_assert_eq!(got.as_ref(), bench.model.get(probe));
                 let want = bench.model.range(probe..).map(|(k, v)| (*k, v.clone())).collect();
                 prop_assert_eq!(scan(&bench.index, &bench.tree, probe), want);
+                check_from_last(&bench, &probes, probe)?;
             }
         }
         if purge {

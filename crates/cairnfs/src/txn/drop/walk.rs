@@ -74,6 +74,7 @@ impl Walk {
         let limits = Limits {
             from: self.from.map(before_extents),
             older: self.place.floor,
+            only: Some(Kind::Extent),
         };
         let mut units = Vec::new();
         let mut walk = core.index.differences_within(&old, &new, limits)?;
@@ -126,16 +127,9 @@ impl Walk {
 }
 
 impl Found {
-    /// Notes the blocks of an item that differs.
+    /// Notes the blocks of an extent that differs.
     fn note(&mut self, core: &Core, place: &Place, difference: &Difference) -> Result<()> {
-        let Key {
-            object,
-            kind,
-            offset,
-        } = difference.key;
-        if kind != Kind::Extent {
-            return Ok(());
-        }
+        let Key { object, offset, .. } = difference.key;
         let Difference { old, new, .. } = difference;
         for (value, blocks) in [(old, &mut self.gone), (new, &mut self.kept)] {
             let Some(value) = value else { continue };

@@ -20,13 +20,13 @@ const BATCH_BYTES: usize = 1 << 20;
 /// Deleted items that a backward search skips at most.
 const MAX_TOMBSTONES: usize = 8;
 
-/// The last item of one kind up to an offset in the index.
-enum Near {
-    /// It is at this offset.
+/// Where a scan begins.
+#[derive(Debug, Clone, Copy)]
+enum Start {
+    /// At the first item from this offset on.
     At(u64),
-    Nothing,
-    /// It may be in another leaf.
-    Unknown,
+    /// At the last item up to an offset, but not before another one.
+    Last { least: u64, upto: u64 },
 }
 
 /// An item as it was found.
@@ -65,6 +65,29 @@ enum Place {
 impl Place {
     fn below(self) -> bool {
         self != Place::Current
+    }
+}
+
+impl Start {
+    /// The offset from which the sets in memory are scanned, if the index has nothing before it. For
+    /// [`Start::Last`] it is that of their last item up to `upto` that is not deleted. A deletion
+    /// before that counts only for an item of the index from which the scan begins.
+    fn in_memory(self, state: &InodeState, kind: Kind) -> u64 {
+        let (least, upto) = match self {
+            Start::At(from) => return from,
+            Start::Last { least, upto } => (least, upto),
+        };
+        let mut to = upto;
+        for _ in 0..MAX_TOMBSTONES {
+            let last = state.last_slot(kind, to).filter(|(at, _)| *at >= least);
+            match last {
+                None => return upto,
+                Some((at, slot)) if slot.vector.with(|value| value.is_some()) => return at,
+                Some((at, _)) if at == least => return upto,
+                Some((at, _)) => to = at - 1,
+            }
+        }
+        least
     }
 }
 
@@ -117,65 +140,6 @@ impl ItemStore {
         Ok(found.map(|(value, block)| f(&value, Place::Index(block))))
     }
 
-    /// Returns an offset in `least..=to` from which a forward scan finds the last item of `kind` up
-    /// to `to`, if that is at `least` or later. It is the offset of that item if it is found
-    /// quickly. `kind` is not that of directory entries.
-    ///
-    /// # Errors
-    /// A damaged volume, the device's failure.
-    pub fn last_up_to(
-        &self,
-        inode: &Inode,
-        state: &InodeState,
-        kind: Kind,
-        (least, to): (u64, u64),
-    ) -> Result<u64> {
-        let mut upto = to;
-        let mut indexed = self.near_in_index(inode, state, kind, upto)?;
-        for _ in 0..MAX_TOMBSTONES {
-            let over = state.last_slot(kind, upto);
-            let under = match indexed {
-                Near::Unknown => return Ok(least),
-                Near::Nothing => None,
-                Near::At(offset) => Some(offset),
-            };
-            match over {
-                Some((at, slot)) if Some(at) >= under => {
-                    if at <= least || slot.vector.with(|value| value.is_some()) {
-                        return Ok(at.max(least));
-                    }
-                    upto = at - 1;
-                    if under == Some(at) {
-                        indexed = self.near_in_index(inode, state, kind, upto)?;
-                    }
-                }
-                _ => return Ok(under.map_or(to, |at| at.max(least))),
-            }
-        }
-        Ok(least)
-    }
-
-    fn near_in_index(
-        &self,
-        inode: &Inode,
-        state: &InodeState,
-        kind: Kind,
-        to: u64,
-    ) -> Result<Near> {
-        if !state.may_be_indexed() {
-            return Ok(Near::Nothing);
-        }
-        let upper = Key::new(inode.ino, kind, to);
-        let found = self.in_index(|tree| self.index().near_before(tree, &upper))?;
-        Ok(match found {
-            None => Near::Unknown,
-            Some(key) if (key.object, key.kind) == (upper.object, upper.kind) => {
-                Near::At(key.offset)
-            }
-            Some(_) => Near::Nothing,
-        })
-    }
-
     /// Calls `each` with the items of one kind in `from..=to`, ascending, until it returns `false`.
     ///
     /// # Errors
@@ -189,8 +153,37 @@ impl ItemStore {
         to: u64,
         each: &mut dyn FnMut(u64, Item) -> Result<bool>,
     ) -> Result<()> {
+        self.scan_from(inode, state, kind, (Start::At(from), to), each)
+    }
+
+    /// Calls `each` with the items of one kind of which none overlaps another, ascending, until it
+    /// returns `false`: with the last one up to `from` if it is at `least` or later, and with those
+    /// behind it up to `to`. It may get items before these. `kind` is not that of directory entries.
+    ///
+    /// # Errors
+    /// As [`ItemStore::scan`].
+    pub fn scan_from_last(
+        &self,
+        inode: &Inode,
+        state: &InodeState,
+        kind: Kind,
+        (least, from, to): (u64, u64, u64),
+        each: &mut dyn FnMut(u64, Item) -> Result<bool>,
+    ) -> Result<()> {
+        let start = Start::Last { least, upto: from };
+        self.scan_from(inode, state, kind, (start, to), each)
+    }
+
+    fn scan_from(
+        &self,
+        inode: &Inode,
+        state: &InodeState,
+        kind: Kind,
+        (start, to): (Start, u64),
+        each: &mut dyn FnMut(u64, Item) -> Result<bool>,
+    ) -> Result<()> {
         if state.sealed.is_none() && !state.may_be_indexed() {
-            for (offset, slot) in state.current.range(kind, from) {
+            for (offset, slot) in state.current.range(kind, start.in_memory(state, kind)) {
                 if offset > to {
                     break;
                 }
@@ -202,12 +195,12 @@ impl ItemStore {
             }
             return Ok(());
         }
-        let mut from = from;
+        let mut start = start;
         // A damaged index in which values share their units could hold more than the volume's size.
         let volume = self.shared.geometry.total_blocks * BLOCK_SIZE as u64;
         let mut bytes = 0;
         loop {
-            let batch = self.batch(inode, state, kind, from, to)?;
+            let batch = self.batch(inode, state, kind, start, to)?;
             for (offset, item) in batch.items {
                 let Some(item) = item else { continue };
                 bytes += item.value.len() as u64;
@@ -220,26 +213,28 @@ impl ItemStore {
                 }
             }
             match batch.upto {
-                Some(upto) if upto < to => from = upto + 1,
+                Some(upto) if upto < to => start = Start::At(upto + 1),
                 _ => return Ok(()),
             }
         }
     }
 
-    /// The items in a first part of `from..=to`; `upto` is where that part ends, `None` if it is
-    /// the whole range. Deleted items are `None`.
+    /// The items in a first part of what is from `start` to `to`; `upto` is where that part ends,
+    /// `None` if it is everything. Deleted items are `None`.
     fn batch(
         &self,
         inode: &Inode,
         state: &InodeState,
         kind: Kind,
-        from: u64,
+        start: Start,
         to: u64,
     ) -> Result<Batch> {
         let mut batch = Batch::default();
         if state.may_be_indexed() {
-            self.index_batch(inode.ino, kind, from, to, &mut batch)?;
+            self.index_batch(inode.ino, kind, start, to, &mut batch)?;
         }
+        let from = start.in_memory(state, kind);
+        let from = batch.items.first().map_or(from, |(at, _)| from.min(*at));
         if let Some(sealed) = state.sealed_set() {
             let slots = sealed.range(kind, from);
             batch.overlay(to, true, slots);
@@ -252,23 +247,30 @@ impl ItemStore {
         &self,
         ino: u64,
         kind: Kind,
-        from: u64,
+        start: Start,
         to: u64,
         batch: &mut Batch,
     ) -> Result<()> {
-        let first = Key::new(ino, kind, from);
-        let last = Key::new(ino, kind, to);
+        let key = |offset| Key::new(ino, kind, offset);
+        let first = match start {
+            Start::At(from) => key(from),
+            Start::Last { least, .. } => key(least),
+        };
+        let last = key(to);
         self.in_index(|tree| {
             batch.items.clear();
             batch.upto = None;
             let mut bytes = 0;
-            self.index().scan(tree, &first, &mut |key, value| {
-                if *key > last {
+            let mut each = |at: &Key, value: &[u8]| -> Result<bool> {
+                if *at > last {
                     return Ok(false);
+                }
+                if *at < first {
+                    return Ok(true);
                 }
                 if kind == Kind::Extent {
                     // Users of extents compute with their positions, so these are checked here.
-                    decode_extent_at(key.offset, value, &self.shared.geometry)
+                    decode_extent_at(at.offset, value, &self.shared.geometry)
                         .map_err(|found| bad_extent(ino, found))?;
                 }
                 let item = Item {
@@ -277,13 +279,20 @@ impl ItemStore {
                     stored: Some(0),
                 };
                 bytes += value.len();
-                batch.items.push((key.offset, Some(item)));
+                batch.items.push((at.offset, Some(item)));
                 if batch.items.len() == BATCH || bytes >= BATCH_BYTES {
-                    batch.upto = Some(key.offset);
+                    batch.upto = Some(at.offset);
                     return Ok(false);
                 }
                 Ok(true)
-            })
+            };
+            match start {
+                Start::At(_) => self.index().scan(tree, &first, &mut each),
+                Start::Last { upto, .. } => {
+                    let range = (&first, &key(upto));
+                    self.index().scan_from_last(tree, range, &mut each)
+                }
+            }
         })
     }
 
