@@ -57,11 +57,6 @@ impl Extent {
         }
     }
 
-    /// The extent with the birth of blocks that were preallocated; 0 if its blocks are new.
-    pub fn born(self, birth: u64) -> Self {
-        Self { birth, ..self }
-    }
-
     /// An unwritten extent that is not committed yet; `len` in blocks.
     pub fn unwritten(at: u64, block: u64, len: u64) -> Self {
         Self {
@@ -357,6 +352,7 @@ mod tests {
         let births = Births {
             seq: 8,
             inherited: 0,
+            captured: 0,
         };
         assert!(!head.join(&tail, &births));
         assert!(head.join(&middle, &births) && head.join(&tail, &births));
@@ -372,6 +368,7 @@ mod tests {
         let births = Births {
             seq: 9,
             inherited: 5,
+            captured: 0,
         };
         let joined = |a: u64, b: u64| {
             let mut first = Extent::written(0, 50, vec![1]);

@@ -444,7 +444,7 @@ impl FileSystem {
             match &mut extent {
                 Some(e) if e.end() == *block => e.crcs.push(crc),
                 _ => {
-                    let next = Extent::written(*block, place, vec![crc]).born(placed.birth);
+                    let next = Extent::written(*block, place, vec![crc]);
                     new.extend(extent.replace(next));
                 }
             }
