@@ -72,6 +72,23 @@ fn receive_is_one_step() {
     );
 }
 
+/// With cuts while checkpoints are made, read and stored: unwritten blocks are written in place, what
+/// a checkpoint has is overwritten, roots are dropped meanwhile, and a checkpoint is stored without the
+/// volume's knowledge.
+#[test]
+fn checkpoints_are_known_and_complete() {
+    tried(
+        "create a; write a 0 9000; create p; allocate p 0 40000; sync; checkpoint; ship;
+         write p 4096 4096; write a 0 4096; sync; checkpoint; write a 4096 4096; sync; lose;
+         write p 8192 4096; fsync p; checkpoint; unlink a; sync; ship; create b; sync",
+    );
+    tried(
+        "create a; write a 0 9000; snapshot s; write a 0 4096; sync; branch b; checkpoint;
+         on b; write a 4096 4096; sync; ship; drop s; checkpoint; ship; on main; create c; sync;
+         publish b; checkpoint; drop main.undo; ship",
+    );
+}
+
 /// A mix of these calls and changes on up to three branches, from a seed. The last step of several
 /// changes makes them durable.
 fn random_history(seed: u64) -> String {
