@@ -118,7 +118,10 @@ fn check_checkpoints(superblock: &Superblock, ledger: &mut Ledger<'_>) {
     let none = RawCheckpoint::default();
     let mut report = |message: String| ledger.add(Finding::new(codes::CHECKPOINT, message));
     if newest.seq.get() > merged {
-        report(format!("one of sequence {}, merged is {merged}", newest.seq));
+        report(format!(
+            "one of sequence {}, merged is {merged}",
+            newest.seq
+        ));
     }
     if before != none && before.seq > newest.seq {
         report(format!(

@@ -18,7 +18,7 @@ use cairnfs::format::record::{
     ENTRY_HEADER_SIZE, HEADER_SIZE, MAX_PAYLOAD, MAX_RECORD_BLOCKS, RecordHeader,
 };
 use cairnfs::format::root::{RawLineage, RawRoot};
-use cairnfs::format::superblock::RawSuperblock;
+use cairnfs::format::superblock::{RawCheckpoint, RawSuperblock};
 use cairnfs::format::{MAX_VALUE, NODE_SIZE};
 
 const DOCUMENT: &str = include_str!("../../../docs/format.md");

@@ -36,20 +36,21 @@ impl Store {
         Ok(())
     }
 
-    /// Stores it, after so many events, and tells the volume if `told`.
-    pub fn store(&mut self, events: usize, told: bool) -> Result<(), String> {
+    /// Stores it, after so many events, and tells the volume if `told`. Returns what is restored of it.
+    pub fn store(&mut self, events: usize, told: bool) -> Result<Image, String> {
         let (checkpoint, begun) = self.open.take().ok_or("no checkpoint was begun")?;
         let blocks = with_gained(&checkpoint, &self.stored)?;
+        let image = live_of(&checkpoint, &blocks)?;
         self.stored.push(Stored {
             id: checkpoint.id(),
             blocks,
             begun,
             stored: events,
         });
-        match told {
-            true => checkpoint.shipped().map_err(|e| e.to_string()),
-            false => Ok(()),
+        if told {
+            checkpoint.shipped().map_err(|e| e.to_string())?;
         }
+        Ok(image)
     }
 
     /// Everything stored; what is not stored yet is lost.
@@ -86,21 +87,27 @@ pub(crate) fn restored(
     let Some(last) = stored.last() else {
         return Ok(None);
     };
-    let next = volume.checkpoint(Some(last.id)).map_err(|e| e.to_string())?;
+    let next = volume
+        .checkpoint(Some(last.id))
+        .map_err(|e| e.to_string())?;
     if next.is_full() {
         return match last.stored <= events {
             true => Err("the next checkpoint is full".into()),
             false => Ok(None),
         };
     }
-    let all = with_gained(&next, stored)?;
-    let mut image = Image::new(next.image_size());
+    live_of(&next, &with_gained(&next, stored)?).map(Some)
+}
+
+/// The volume that the live blocks of a checkpoint are, of what is stored.
+fn live_of(checkpoint: &Checkpoint, stored: &Image) -> Result<Image, String> {
+    let mut image = Image::new(checkpoint.image_size());
     let live = |first: u64, count: u64| {
         let mut bytes = vec![0; count as usize * BLOCK];
-        all.read(first * BLOCK as u64, &mut bytes);
+        stored.read(first * BLOCK as u64, &mut bytes);
         image.write(first * BLOCK as u64, &bytes);
         Ok(())
     };
-    next.for_each_live(live).map_err(|e| e.to_string())?;
-    Ok(Some(image))
+    checkpoint.for_each_live(live).map_err(|e| e.to_string())?;
+    Ok(image)
 }

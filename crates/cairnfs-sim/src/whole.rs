@@ -55,6 +55,8 @@ struct Driver {
     fs: Arc<FileSystem>,
     on: String,
     store: Store,
+    /// The state in which the newest checkpoint was begun.
+    captured: Named,
     /// Publishes that merged changes of both sides.
     merged: usize,
 }
@@ -86,12 +88,29 @@ impl Driver {
                 let stream = volume.send(Vec::new(), from, None);
                 stream.and_then(|stream| volume.receive(&stream[..], Some(name)).map(drop))
             }
-            ["checkpoint"] => self.store.begin(&volume, self.disk.recorded()),
-            ["ship"] => return self.store.store(self.disk.recorded(), true).map(|()| false),
-            ["lose"] => return self.store.store(self.disk.recorded(), false).map(|()| false),
+            ["checkpoint"] => {
+                self.captured = named(&self.fs)?;
+                self.store.begin(&volume, self.disk.recorded())
+            }
+            ["ship"] => return self.store(true).map(|()| false),
+            ["lose"] => return self.store(false).map(|()| false),
+            ["free"] => volume.free_drops(|_| true),
             _ => return self.step(text),
         };
         done.map(|()| true).map_err(|e| format!("{text}: {e}"))
+    }
+
+    /// Stores a checkpoint, which restores the state in which it was begun.
+    fn store(&mut self, told: bool) -> Result<(), String> {
+        let image = self.store.store(self.disk.recorded(), told)?;
+        sound(&image, "as it was stored")?;
+        let restored = recover(image, false)?;
+        let found = named(&restored.fs)?;
+        restored.disk.cut();
+        match found == self.captured {
+            true => Ok(()),
+            false => Err("what was stored restores another state".into()),
+        }
     }
 
     fn step(&self, text: &str) -> Result<bool, String> {
@@ -124,6 +143,7 @@ impl History {
             fs,
             on: "main".to_owned(),
             store: Store::default(),
+            captured: Named::new(),
             merged: 0,
         };
         let mut states = vec![named(&recover(start.clone(), false)?.fs)?];
@@ -241,7 +261,9 @@ impl History {
                 sound(&image, "as it was restored")?;
                 let again = recover(image, false)?;
                 if named(&again.fs)? != named(&recovered.fs)? {
-                    return Err(of_checkpoint("other named roots when it is restored".into()));
+                    return Err(of_checkpoint(
+                        "other named roots when it is restored".into(),
+                    ));
                 }
                 again.disk.cut();
             }

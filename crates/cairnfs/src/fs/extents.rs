@@ -381,6 +381,16 @@ mod tests {
             assert_eq!((joined(old, new), joined(new, old)), (None, None));
         }
         assert_eq!((joined(5, 5), joined(3, 5)), (Some(5), None));
+        // Nor is a part of it new after a checkpoint.
+        let births = Births {
+            captured: 7,
+            ..births
+        };
+        assert_eq!((births.joined(7, 8), births.joined(6, 0)), (None, None));
+        assert_eq!(
+            (births.joined(7, 7), births.joined(8, 0)),
+            (Some(7), Some(9))
+        );
         // The new blocks of an extent are never as old as its other blocks.
         for (a, b, birth) in [(6, 8, 8), (6, 0, 9), (0, 6, 9), (0, 0, 9)] {
             assert_eq!(joined(a, b), Some(birth), "{a} {b}");

@@ -19,6 +19,7 @@ use super::group::Maps;
 use super::release::Part;
 use super::{BlockRun, Space, block_of, table};
 use crate::error::{Error, Result};
+use crate::fault::{InjectedFault, is_injected};
 use crate::format::BLOCK_SIZE;
 use crate::format::group::GroupEntry;
 use crate::sync::Mutex;
@@ -197,6 +198,9 @@ impl Space {
         let Some(pinned) = &mut maps.pinned else {
             return;
         };
+        if is_injected(InjectedFault::PinnedReused) {
+            return;
+        }
         for part in masks.iter_mut() {
             let held = part.mask & pinned.image.word(part.word);
             let before = pinned.held.word(part.word);

@@ -18,6 +18,7 @@ mod image;
 use zerocopy::little_endian::U64;
 
 use crate::error::{Error, Result};
+use crate::fault::{self, InjectedFault, is_injected};
 use crate::format::superblock::{CHECKPOINTS, RawCheckpoint, Superblock};
 use crate::index::Tree;
 use crate::space::PinnedTable;
@@ -65,6 +66,7 @@ impl Checkpoints {
     /// taken for its nodes.
     pub(super) fn is_newest(&self, superblock: &Superblock) -> bool {
         superblock.merged_seq.get() <= self.captured()
+            && !is_injected(InjectedFault::BornBeforeCheckpoint)
     }
 }
 
@@ -147,10 +149,12 @@ impl Core {
             seq: U64::new(id.seq),
             number: U64::new(id.number),
         };
-        self.superblocks.flip(|superblock| {
-            superblock.ro_compatible |= U64::new(CHECKPOINTS);
-            superblock.checkpoint = raw(id);
-            superblock.checkpoint_before = since.map(raw).unwrap_or_default();
+        fault::unless(InjectedFault::CheckpointUnrecorded, || {
+            self.superblocks.flip(|superblock| {
+                superblock.ro_compatible |= U64::new(CHECKPOINTS);
+                superblock.checkpoint = raw(id);
+                superblock.checkpoint_before = since.map(raw).unwrap_or_default();
+            })
         })
     }
 
