@@ -6,6 +6,7 @@
 //! lower bound.
 
 use super::bitmap::{BITS, Bitmap};
+use super::pinned::PinnedMaps;
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::format::geometry::{GROUP_BLOCKS, Geometry};
@@ -22,6 +23,8 @@ pub(super) struct Maps {
     pub image: Bitmap,
     /// `image` differs from the bitmap last written, and the group is in `Space::changed`.
     pub image_changed: bool,
+    /// The image as it was pinned, if it has changed since.
+    pub pinned: Option<Box<PinnedMaps>>,
     /// Where the search for the next run of free blocks begins.
     pub data_hint: u32,
     /// Where the search for the next block of a broken unit begins.

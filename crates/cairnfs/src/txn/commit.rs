@@ -42,6 +42,8 @@ pub struct Births {
     pub seq: u64,
     /// The boundary of the parent; 0 without a parent.
     pub inherited: u64,
+    /// What was born up to this sequence may be in a checkpoint.
+    pub captured: u64,
 }
 
 impl Births {
@@ -59,10 +61,11 @@ impl Births {
     }
 
     /// The birth of two extents that become one; `None` if they may not, because the item would
-    /// give the blocks of one a birth on the other side of the boundary.
+    /// give the blocks of one a birth on the other side of the boundary, or of a checkpoint, after
+    /// which they would be shipped again.
     pub fn joined(&self, a: u64, b: u64) -> Option<u64> {
         let (a, b) = (self.of(a), self.of(b));
-        let same_side = a == b || a.min(b) > self.inherited;
+        let same_side = a == b || a.min(b) > self.inherited.max(self.captured);
         (same_side || is_injected(InjectedFault::JoinedAcrossBoundary)).then(|| a.max(b))
     }
 }
@@ -213,6 +216,7 @@ impl<'a> Commit<'a> {
         Births {
             seq: self.hold.seq,
             inherited: self.items.inherited(),
+            captured: self.core.checkpoints.captured(),
         }
     }
 
