@@ -30,6 +30,7 @@ mod seal;
 mod ship;
 mod store;
 mod url;
+mod volume;
 mod watch;
 mod writer;
 
@@ -45,6 +46,7 @@ pub use restore::restore;
 pub use seal::{Key, NewKey, Seal};
 pub use ship::{Checkpoint, EachRun, Shipped, Shipper, Source};
 pub use store::{Asked, Store};
-pub use url::{Place, open};
+pub use url::{Place, absolute, environment, open};
+pub use volume::VolumeSource;
 pub use watch::{Unwatched, Watch};
 pub use writer::{Writer, WriterOptions};

@@ -1,5 +1,5 @@
-//! Which store a URL means. Credentials and endpoints come from the environment, as `object_store` and
-//! the tools of the store's maker take them.
+//! Which store a URL means. Credentials and endpoints come from the variables of an environment, as
+//! `object_store` takes them: those of the caller, also where a daemon does the work.
 
 use std::path::{Path as FilePath, PathBuf};
 use std::sync::Arc;
@@ -20,11 +20,40 @@ pub enum Place {
     Find,
 }
 
+/// Variables with names and values.
+pub type Environment = [(String, String)];
+
+/// What the names of variables begin with that concern stores.
+const PREFIXES: [&str; 3] = ["AWS_", "GOOGLE_", "AZURE_"];
+
+/// The variables of this process that concern stores.
+pub fn environment() -> Vec<(String, String)> {
+    let all = std::env::vars_os().filter_map(|(name, value)| {
+        let (name, value) = (name.into_string().ok()?, value.into_string().ok()?);
+        Some((name, value))
+    });
+    all.filter(|(name, _)| PREFIXES.iter().any(|prefix| name.starts_with(prefix)))
+        .collect()
+}
+
+/// The same place for a process with another working directory.
+///
+/// # Errors
+/// There is no working directory.
+pub fn absolute(url: &str) -> Result<String> {
+    if url.contains("://") {
+        return Ok(url.to_owned());
+    }
+    let path = std::path::absolute(url).map_err(Error::host("the directory of the backup"))?;
+    let text = path.into_os_string().into_string();
+    text.map_err(|path| Error::Url(format!("{}: not UTF-8", path.display())))
+}
+
 /// Opens the store at a URL, or in a directory that is given as a path.
 ///
 /// # Errors
 /// The URL cannot be understood, or nothing is there.
-pub fn open(url: &str, place: Place) -> Result<Store> {
+pub fn open(url: &str, place: Place, environment: &Environment) -> Result<Store> {
     if !url.contains("://") {
         return directory(FilePath::new(url), place);
     }
@@ -35,7 +64,7 @@ pub fn open(url: &str, place: Place) -> Result<Store> {
         let path = path.map_err(|()| wrong(&"a file URL has three slashes: file:///directory"))?;
         return directory(&path, place);
     }
-    remote(&parsed)
+    remote(&parsed, environment)
 }
 
 fn directory(path: &FilePath, place: Place) -> Result<Store> {
@@ -54,7 +83,7 @@ fn directory(path: &FilePath, place: Place) -> Result<Store> {
 }
 
 #[cfg(feature = "cloud")]
-fn remote(url: &Url) -> Result<Store> {
+fn remote(url: &Url, environment: &Environment) -> Result<Store> {
     use object_store::aws::AmazonS3Builder;
     use object_store::azure::MicrosoftAzureBuilder;
     use object_store::gcp::GoogleCloudStorageBuilder;
@@ -65,15 +94,30 @@ fn remote(url: &Url) -> Result<Store> {
     let refused = |why| Error::store("cannot use", url, why);
     let store: Arc<dyn ObjectStore> = match scheme {
         ObjectStoreScheme::AmazonS3 => {
-            let builder = AmazonS3Builder::from_env().with_url(url.as_str());
+            let builder = AmazonS3Builder::new().with_url(url.as_str());
+            let builder =
+                options(environment).fold(builder, |builder, (key, value)| match key.parse() {
+                    Ok(key) => builder.with_config(key, value),
+                    Err(_) => builder,
+                });
             Arc::new(builder.build().map_err(refused)?)
         }
         ObjectStoreScheme::GoogleCloudStorage => {
-            let builder = GoogleCloudStorageBuilder::from_env().with_url(url.as_str());
+            let builder = GoogleCloudStorageBuilder::new().with_url(url.as_str());
+            let builder =
+                options(environment).fold(builder, |builder, (key, value)| match key.parse() {
+                    Ok(key) => builder.with_config(key, value),
+                    Err(_) => builder,
+                });
             Arc::new(builder.build().map_err(refused)?)
         }
         ObjectStoreScheme::MicrosoftAzure => {
-            let builder = MicrosoftAzureBuilder::from_env().with_url(url.as_str());
+            let builder = MicrosoftAzureBuilder::new().with_url(url.as_str());
+            let builder =
+                options(environment).fold(builder, |builder, (key, value)| match key.parse() {
+                    Ok(key) => builder.with_config(key, value),
+                    Err(_) => builder,
+                });
             Arc::new(builder.build().map_err(refused)?)
         }
         _ => return Err(wrong(&"use file:///directory, s3://, gs:// or az://")),
@@ -81,8 +125,15 @@ fn remote(url: &Url) -> Result<Store> {
     Store::new(store, path)
 }
 
+/// The variables as the builders of stores name their options.
+#[cfg(feature = "cloud")]
+fn options(environment: &Environment) -> impl Iterator<Item = (String, &str)> {
+    let all = environment.iter();
+    all.map(|(name, value)| (name.to_ascii_lowercase(), value.as_str()))
+}
+
 #[cfg(not(feature = "cloud"))]
-fn remote(url: &Url) -> Result<Store> {
+fn remote(url: &Url, _environment: &Environment) -> Result<Store> {
     Err(Error::Url(format!(
         "{url}: this program was built for directories only (file:///directory); build it with \
          `--features cloud` for s3://, gs:// and az://"
@@ -100,7 +151,7 @@ mod tests {
             ("ftp://host/x", "file:///directory"),
             ("://", "relative URL"),
         ] {
-            let why = open(url, Place::Find).err().map(|e| e.to_string());
+            let why = open(url, Place::Find, &[]).err().map(|e| e.to_string());
             assert!(
                 why.as_ref().is_some_and(|why| why.contains(told)),
                 "{why:?}"
@@ -112,7 +163,7 @@ mod tests {
     fn missing_directory_is_no_backup() {
         let dir = tempfile::tempdir().unwrap();
         let missing = dir.path().join("x");
-        let found = open(missing.to_str().unwrap(), Place::Find);
+        let found = open(missing.to_str().unwrap(), Place::Find, &[]);
         assert!(matches!(found, Err(Error::NoBackup)));
     }
 }

@@ -66,6 +66,11 @@ impl Volume {
         let capture = engine.capture(since)?;
         Ok(Checkpoint { engine, capture })
     }
+
+    /// The checkpoints that a new one can be compared with.
+    pub fn known_checkpoints(&self) -> Vec<CheckpointId> {
+        self.engine().known_checkpoints()
+    }
 }
 
 impl Checkpoint {

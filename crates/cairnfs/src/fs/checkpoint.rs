@@ -22,6 +22,11 @@ impl FileSystem {
         self.with_room(|| self.core().capture(since))
     }
 
+    /// The checkpoints that a new one can be compared with.
+    pub(crate) fn known_checkpoints(&self) -> Vec<CheckpointId> {
+        self.core().known_checkpoints()
+    }
+
     /// As [`Core::gained`](crate::txn::Core::gained).
     pub(crate) fn gained(
         &self,

@@ -90,6 +90,11 @@ pub struct Capture {
 }
 
 impl Core {
+    /// The checkpoints that a new one can be compared with.
+    pub fn known_checkpoints(&self) -> Vec<CheckpointId> {
+        all_recorded(&self.superblocks.newest()).collect()
+    }
+
     /// Captures the state of the whole volume with everything committed so far. What is new in it is
     /// told by a comparison with `since`, unless the volume does not know that checkpoint.
     ///
