@@ -185,6 +185,15 @@ fn perform_here(verb: &Verb, roots: Roots<'_>) -> Result<u8, AnyError> {
     done
 }
 
+/// The file or device of the volume that a command names, in the form that all commands find.
+///
+/// # Errors
+/// No volume is meant.
+pub fn file_of(path: &Path) -> Result<PathBuf, Failure> {
+    let volume = Named::find(path)?.volume;
+    Ok(volume.canonicalize().unwrap_or(volume))
+}
+
 /// The volume that a command names, by its path or by that of a mount.
 struct Named {
     volume: PathBuf,

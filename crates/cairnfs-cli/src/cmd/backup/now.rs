@@ -2,7 +2,7 @@
 //! the environment of the caller.
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -17,6 +17,7 @@ use crate::output::{counted, local_time};
 use crate::raw_path;
 use crate::roots::Roots;
 use crate::size::human;
+use crate::verbs;
 
 /// A backup of the present state.
 #[derive(Debug, clap::Args, Serialize, Deserialize)]
@@ -46,6 +47,9 @@ pub struct Args {
     passphrase: Option<String>,
     #[arg(skip)]
     environment: Vec<(String, String)>,
+    /// The name of the writer.
+    #[arg(skip)]
+    name: String,
 }
 
 #[derive(Serialize)]
@@ -68,6 +72,7 @@ impl Args {
     pub fn prepare(&mut self) -> Result<(), Failure> {
         self.passphrase = self.encrypt.as_deref().map(passphrase).transpose()?;
         self.environment = environment();
+        self.name = writer_name(&verbs::file_of(&self.volume)?);
         self.url = absolute(&self.url).map_err(|e| failure(&self.url, &e))?;
         Ok(())
     }
@@ -78,16 +83,11 @@ impl Args {
     }
 }
 
-/// The name of the writer on this machine.
-fn writer_name(roots: &Roots<'_>) -> String {
-    let path = roots.path().canonicalize();
-    let path = path.unwrap_or_else(|_| roots.path().to_path_buf());
+/// The name of the writer for a volume on this machine.
+pub fn writer_name(volume: &Path) -> String {
     let machine = rustix::system::uname();
-    format!(
-        "{}:{}",
-        machine.nodename().to_string_lossy(),
-        path.display()
-    )
+    let machine = machine.nodename().to_string_lossy();
+    format!("{machine}:{}", volume.display())
 }
 
 /// Performs the command.
@@ -103,12 +103,13 @@ pub fn perform(args: &Args, roots: &Roots<'_>) -> Result<u8, AnyError> {
     let store = Arc::new(store.map_err(|e| wrong(&e))?);
     let source = VolumeSource(roots.volume());
     let options = WriterOptions {
-        name: writer_name(roots),
+        name: args.name.clone(),
         take_over: args.take_over,
         new_key: args.new_key(),
         key: None,
     };
     let mut shipper = Shipper::open(Arc::clone(&store), &source, options).map_err(|e| wrong(&e))?;
+    roots.fetch_all()?;
     let watch = Shown::new(stage, "storing", args.quiet || args.json);
     let shipped = shipper.ship(&source, &watch).map_err(|e| wrong(&e))?;
     drop(watch);

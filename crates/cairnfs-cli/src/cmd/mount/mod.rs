@@ -8,6 +8,7 @@
 mod clerk;
 mod joining;
 mod keeper;
+mod moment;
 mod opening;
 mod sending;
 mod serving;
@@ -147,7 +148,9 @@ pub struct Args {
     /// Act as the daemon: leave the terminal once the mount is live
     #[arg(long, hide = true)]
     detached: bool,
-    /// Image file or block device; not needed with -o remount
+    #[command(flatten)]
+    moment: moment::MomentArgs,
+    /// Image file or block device; with --at, the URL of a backup; not needed with -o remount
     volume: PathBuf,
     /// Directory to mount on
     dir: Option<PathBuf>,
@@ -190,6 +193,9 @@ fn mount(args: &Args) -> Result<(), Failure> {
         return Err(Failure(EXIT_USAGE, text.into()));
     };
     check_cache(&options).map_err(|text| Failure(EXIT_USAGE, text))?;
+    if args.moment.at.is_some() {
+        return mount_moment(args, dir, options);
+    }
     let volume = find_volume(args)?;
     let dir = find_dir(args, dir)?;
     if args.fake {
@@ -205,6 +211,19 @@ fn mount(args: &Args) -> Result<(), Failure> {
         note_privileges(args, &options);
         note_snapshots(args, &options);
         joining::join_or_start(args, &volume, &dir, &options)
+    }
+}
+
+/// Mounts a moment of a backup; each such mount has a daemon of its own.
+fn mount_moment(args: &Args, dir: &Path, mut options: MountOptions) -> Result<(), Failure> {
+    let url = args.volume.to_string_lossy();
+    let url = cairnfs_backup::absolute(&url).map_err(|e| failed(format_args!("{url}: {e}")))?;
+    let (url, dir) = (PathBuf::from(url), find_dir(args, dir)?);
+    options.read_only = true;
+    match (args.fake, args.foreground || args.detached) {
+        (true, _) => Ok(()),
+        (false, true) => serving::serve(args, &url, &dir, &options),
+        (false, false) => joining::start_alone(args, &url, &dir),
     }
 }
 
