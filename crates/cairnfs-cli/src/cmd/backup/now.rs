@@ -21,6 +21,7 @@ use crate::verbs;
 
 /// A backup of the present state.
 #[derive(Debug, clap::Args, Serialize, Deserialize)]
+#[group(id = "moment")]
 pub struct Args {
     /// The volume, or where it is mounted
     #[serde(with = "raw_path")]

@@ -5,6 +5,7 @@
 //! (`serving`) and waits until that reports that the mount is live. (A process with threads cannot
 //! fork safely; a new program can be started at any time.) Exit codes are those of mount(8).
 
+mod carrier;
 mod clerk;
 mod joining;
 mod keeper;
@@ -76,6 +77,9 @@ Mount options:
                          passed and it has changed: 30s, 5m, 1h, 1d; 0: none (the default)
   keep=N                 how many of these are kept [default: 24]; before there is no space, the
                          oldest are dropped
+  backup=URL             store what has changed in a backup (`cairnfs backup`), again and again
+                         while the volume is mounted; an option of the first mount
+  interval=TIME          how long after one moment of it the next one is stored [default: 5s]
   cache=SIZE             memory for caches and unwritten changes, such as 512M; at least 8M
                          [default: an eighth of the memory that the process may use, control
                          groups considered, from 64M to 4G]

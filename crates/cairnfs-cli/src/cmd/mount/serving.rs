@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex};
 
 use cairnfs_fuse::{MountOptions, Sessions, status};
 
+use super::carrier::Carrier;
 use super::clerk::House;
 use super::opening::OpenVolume;
 use super::{Args, Failure, IN_USE, READY, failed, opening};
@@ -86,6 +87,8 @@ fn serve_all(
     if let Some(Err(error)) = &desk {
         tracing::warn!("no other branch can be mounted beside this one: no socket: {error}");
     }
+    let carrier = Carrier::begin(open, volume, &sessions, options);
+    let _carrier = carrier.map_err(failed)?;
     announce(args, volume, dir);
     sessions.wait().map_err(failed)
 }
