@@ -252,7 +252,7 @@ impl History {
     fn restores(&self, image: &Image, event: usize) -> Result<(), String> {
         let begun = self.stored.partition_point(|stored| stored.begun < event);
         let known = self.stored.partition_point(|stored| stored.stored <= event);
-        for count in known..=begun {
+        for count in known.max(1)..=begun {
             let recovered = recover(image.clone(), false)?;
             let stored = self.stored.get(..count).unwrap_or_default();
             let volume = Volume::from(recovered.fs.clone());

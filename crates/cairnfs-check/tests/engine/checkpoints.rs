@@ -222,7 +222,8 @@ fn blocks_next_to_shipped_ones_are_shipped_alone() {
         drop((log, file));
         let next = v.checkpoint(Some(id)).unwrap();
         let blocks = count(&gained(&next));
-        assert!(blocks < 40, "{blocks}");
+        // With up to 16 blocks before the new ones, twice.
+        assert!(blocks < 70, "{blocks}");
         (stored, id) = (ship(&next, Some(&stored)), next.id());
         next.shipped().unwrap();
         assert_restored(&stored, &state(&fs), "appended");

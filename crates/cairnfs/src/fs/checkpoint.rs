@@ -68,3 +68,63 @@ impl FileSystem {
         self.core().end_capture(capture)
     }
 }
+
+#[cfg(test)]
+#[cfg(not(shuttle))]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::device::{Device, MemoryDevice};
+    use crate::format::{BLOCK_SIZE, ROOT_INO};
+    use crate::fs::{MakeOptions, Options, make_device};
+    use crate::types::Creds;
+
+    const SIZE: u64 = 64 << 20;
+
+    /// Writes what a capture has gained to a copy.
+    fn ship(fs: &FileSystem, capture: &Capture, copy: &MemoryDevice) -> Result<()> {
+        fs.gained(capture, |first, count| {
+            let mut blocks = vec![0; count as usize * BLOCK_SIZE];
+            fs.read_captured(capture, first, &mut blocks)?;
+            copy.write(first * BLOCK_SIZE as u64, &blocks)
+        })
+    }
+
+    /// Packing gives its nodes the birth of the newest merge, which may be the one that was captured.
+    #[test]
+    fn nodes_packed_after_a_capture_are_shipped() -> Result<()> {
+        let device = MemoryDevice::new(SIZE);
+        make_device(&device, &MakeOptions::default(), &mut |_, _| {})?;
+        let options = Options {
+            workers: false,
+            durability_interval: None,
+            ..Options::default()
+        };
+        let fs = FileSystem::open_device(Arc::new(device), &options)?;
+        let name = |n: u32| format!("file{n}").into_bytes();
+        for n in 0..4000 {
+            let attr = fs.mknod(ROOT_INO, &name(n), 0o100_644, 0, Creds { uid: 0, gid: 0 })?;
+            fs.forget(attr.ino, 1);
+        }
+        fs.merge()?;
+        for n in (0..4000).filter(|n| n % 3 > 0) {
+            fs.unlink(ROOT_INO, &name(n))?;
+        }
+        let copy = MemoryDevice::new(SIZE);
+        let first = fs.capture(None)?;
+        ship(&fs, &first, &copy)?;
+        fs.shipped(&first)?;
+        assert!(fs.core().compact()?, "leaves were sparse");
+        let second = fs.capture(Some(first.id))?;
+        assert!(!second.is_unchanged);
+        ship(&fs, &second, &copy)?;
+        fs.shipped(&second)?;
+        let copy = FileSystem::open_device(Arc::new(copy), &options)?;
+        for n in 0..4000 {
+            let found = copy.lookup(ROOT_INO, &name(n));
+            assert_eq!(found.is_ok(), n % 3 == 0, "file{n}");
+        }
+        Ok(())
+    }
+}

@@ -169,7 +169,7 @@ impl Extent {
             && self.is_unwritten() == next.is_unwritten()
             && self.len() + next.len() <= MAX_EXTENT_BLOCKS;
         match fits {
-            true => births.joined(self.birth, next.birth),
+            true => births.joined((self.birth, self.len()), (next.birth, next.len())),
             false => None,
         }
     }
@@ -386,11 +386,12 @@ mod tests {
             captured: 7,
             ..births
         };
-        assert_eq!((births.joined(7, 8), births.joined(6, 0)), (None, None));
-        assert_eq!(
-            (births.joined(7, 7), births.joined(8, 0)),
-            (Some(7), Some(9))
-        );
+        let long = |a: u64, b: u64| births.joined((a, 17), (b, 1));
+        assert_eq!((long(7, 8), long(6, 0)), (None, None));
+        assert_eq!((long(7, 7), long(8, 0)), (Some(7), Some(9)));
+        // Unless it is short.
+        let short = |a: u64, b: u64| births.joined((a, 16), (b, 100));
+        assert_eq!((short(7, 8), short(5, 8)), (Some(8), None));
         // The new blocks of an extent are never as old as its other blocks.
         for (a, b, birth) in [(6, 8, 8), (6, 0, 9), (0, 6, 9), (0, 0, 9)] {
             assert_eq!(joined(a, b), Some(birth), "{a} {b}");

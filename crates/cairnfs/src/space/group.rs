@@ -6,7 +6,6 @@
 //! lower bound.
 
 use super::bitmap::{BITS, Bitmap};
-use super::pinned::PinnedMaps;
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::format::geometry::{GROUP_BLOCKS, Geometry};
@@ -33,6 +32,14 @@ pub(super) struct Maps {
     pub unit_hint: u32,
     /// The merge (`Space::epoch`) that set `unit_hint`.
     pub unit_epoch: u64,
+}
+
+/// The bitmaps of a group whose image has changed since it was pinned.
+pub(super) struct PinnedMaps {
+    /// The image as it was pinned.
+    pub image: Bitmap,
+    /// Blocks of it that were released since.
+    pub held: Bitmap,
 }
 
 /// An allocation group in memory.

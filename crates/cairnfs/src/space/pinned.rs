@@ -15,7 +15,7 @@ use std::collections::BTreeSet;
 use zerocopy::IntoBytes;
 
 use super::bitmap::{BITS, Bitmap, WORD_BLOCKS};
-use super::group::Maps;
+use super::group::{Maps, PinnedMaps};
 use super::release::Part;
 use super::{BlockRun, Space, block_of, table};
 use crate::error::{Error, Result};
@@ -25,17 +25,10 @@ use crate::format::group::GroupEntry;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering};
 
-/// The bitmaps of a group whose image has changed since it was pinned.
-pub(super) struct PinnedMaps {
-    /// The image as it was pinned.
-    image: Bitmap,
-    /// Blocks of it that were released since.
-    held: Bitmap,
-}
-
 /// A pinned image.
 struct Pin {
-    id: u64,
+    /// Tells it from all others.
+    serial: u64,
     /// The groups with [`PinnedMaps`].
     groups: BTreeSet<usize>,
 }
@@ -43,13 +36,13 @@ struct Pin {
 /// Groups whose bitmaps have changed.
 #[derive(Default)]
 struct Changed {
-    /// The earlier image with which they are compared.
+    /// The name of the earlier image with which they are compared.
     since: Option<u64>,
     /// Groups changed from that one to the newest pinned image.
     before: BTreeSet<usize>,
     /// Groups changed since the newest pinned image.
     after: BTreeSet<usize>,
-    /// The newest pinned image.
+    /// Serial number of the newest pinned image.
     newest: u64,
 }
 
@@ -65,7 +58,8 @@ pub(super) struct Pinning {
 /// What is known of a pinned image without its bitmaps.
 #[derive(Debug, Clone)]
 pub struct PinnedTable {
-    id: u64,
+    serial: u64,
+    name: u64,
     table: Vec<GroupEntry>,
     /// Groups whose bitmaps differ from those of an earlier image; none if all may.
     changed: Option<BTreeSet<usize>>,
@@ -97,46 +91,48 @@ impl PinnedTable {
 }
 
 impl Space {
-    /// Pins the image under a new number. The caller has the lock of merges, and the newest
-    /// superblock is durable and has this image. `since` is the number of an earlier pinned image
-    /// with which bitmaps are compared.
+    /// Pins the image under a name. The caller has the lock of merges, and the newest superblock is
+    /// durable and has this image. `since` is the name of an earlier pinned image with which bitmaps
+    /// are compared.
     ///
     /// # Errors
     /// [`Error::Busy`] while another one is pinned.
-    pub fn pin_image(&self, id: u64, since: Option<u64>) -> Result<PinnedTable> {
+    pub fn pin_image(&self, name: u64, since: Option<u64>) -> Result<PinnedTable> {
         let table = self.image.lock().table().to_vec();
         let mut pin = self.pinning.pin.lock();
         if pin.is_some() {
             return Err(Error::Busy("another checkpoint is being shipped"));
         }
-        *pin = Some(Pin {
-            id,
-            groups: BTreeSet::new(),
-        });
         self.pinning.used.store(true, Ordering::Release);
         let mut changed = self.pinning.changed.lock();
+        let serial = changed.newest + 1;
+        *pin = Some(Pin {
+            serial,
+            groups: BTreeSet::new(),
+        });
         let after = std::mem::take(&mut changed.after);
         changed.before.extend(after);
-        changed.newest = id;
+        changed.newest = serial;
         let known = since.is_some() && since == changed.since;
         Ok(PinnedTable {
-            id,
+            serial,
+            name,
             table,
             changed: known.then(|| changed.before.clone()),
         })
     }
 
-    /// Whether the image with this number is pinned.
+    /// Whether this image is still pinned.
     pub fn is_pinned(&self, table: &PinnedTable) -> bool {
         let pin = self.pinning.pin.lock();
-        pin.as_ref().is_some_and(|pin| pin.id == table.id)
+        pin.as_ref().is_some_and(|pin| pin.serial == table.serial)
     }
 
     /// From now on bitmaps are compared with those of this image.
     pub fn compare_images_with(&self, table: &PinnedTable) {
         let mut changed = self.pinning.changed.lock();
-        if changed.newest == table.id {
-            changed.since = Some(table.id);
+        if changed.newest == table.serial {
+            changed.since = Some(table.name);
             changed.before.clear();
         }
     }

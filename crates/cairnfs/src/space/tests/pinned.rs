@@ -173,7 +173,17 @@ fn changed_bitmaps_are_known() {
     space.unpin(&third, false).unwrap();
     let fourth = space.pin_image(4, Some(3)).unwrap();
     assert_eq!(changed(&fourth), [4]);
+    space.compare_images_with(&fourth);
     space.unpin(&fourth, false).unwrap();
+    // The same name again, because nothing but copies of bitmaps has changed.
+    let same = space.pin_image(4, Some(4)).unwrap();
+    space.unpin(&fourth, false).unwrap();
+    assert!(space.is_pinned(&same));
+    space.compare_images_with(&same);
+    space.unpin(&same, false).unwrap();
+    let again = space.pin_image(6, Some(4)).unwrap();
+    assert_eq!(changed(&again), Vec::<u64>::new());
+    space.unpin(&again, false).unwrap();
     let other = space.pin_image(5, Some(1)).unwrap();
     assert_eq!(changed(&other), all);
 }

@@ -116,16 +116,15 @@ impl Core {
     ) -> Result<Capture> {
         let found = self.superblocks.newest();
         let since = since.filter(|since| all_recorded(&found).any(|known| known == *since));
-        let pinned = self
-            .space
-            .pin_image(number, since.map(|since| since.number))?;
         let seq = found.merged_seq.get();
-        self.checkpoints.captured.fetch_max(seq, Ordering::Relaxed);
         let is_unchanged = since.is_some_and(|since| found.root.birth.get() <= since.seq);
         let id = match since.filter(|_| is_unchanged) {
             Some(since) => since,
             None => CheckpointId { seq, number },
         };
+        let base = since.map(|since| since.number);
+        let pinned = self.space.pin_image(id.number, base)?;
+        self.checkpoints.captured.fetch_max(seq, Ordering::Relaxed);
         if !is_unchanged && let Err(error) = self.record(id, since) {
             self.storage.fail(error.clone());
             self.space.unpin(&pinned, self.discard)?;
