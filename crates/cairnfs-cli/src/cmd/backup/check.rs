@@ -109,7 +109,10 @@ pub fn run(args: &Args) -> Result<ExitCode, AnyError> {
         let found = check_moment(args, &opened, &moment, &stage);
         match found {
             Ok(found) => report.problems.extend(found),
-            Err(e) if e.is_damage() => report.problems.push(e.to_string()),
+            // What is damaged already cannot be read as a volume.
+            Err(e) if e.is_damage() || !report.problems.is_empty() => {
+                report.problems.push(e.to_string());
+            }
             Err(e) => return Err(wrong(&e).into()),
         }
         checked = Some(moment);

@@ -222,6 +222,11 @@ fn mount(args: &Args) -> Result<(), Failure> {
 fn mount_moment(args: &Args, dir: &Path, mut options: MountOptions) -> Result<(), Failure> {
     let url = args.volume.to_string_lossy();
     let url = cairnfs_backup::absolute(&url).map_err(|e| failed(format_args!("{url}: {e}")))?;
+    // The source of the mount tells by its form that it is no volume.
+    let url = match url.contains("://") {
+        true => url,
+        false => format!("file://{url}"),
+    };
     let (url, dir) = (PathBuf::from(url), find_dir(args, dir)?);
     options.read_only = true;
     match (args.fake, args.foreground || args.detached) {
