@@ -9,6 +9,9 @@ pub const SUPERBLOCK_MISMATCH: &str = "superblock-mismatch";
 /// A log record was written under a newer superblock than the newest readable one.
 pub const SUPERBLOCK_LOST: &str = "superblock-lost";
 
+/// A superblock names a checkpoint that cannot be.
+pub const CHECKPOINT: &str = "checkpoint";
+
 /// The log ends before records that were durable.
 pub const LOG_DAMAGED: &str = "log-damaged";
 /// Parts or contexts of the log are in the wrong order.

@@ -7,7 +7,7 @@ use cairnfs::device::{AlignedBuf, Device};
 use cairnfs::error::{Error, Result};
 use cairnfs::format::geometry::{Geometry, SUPERBLOCK_SLOTS};
 use cairnfs::format::superblock::{
-    KNOWN_INCOMPATIBLE, KNOWN_RO_COMPATIBLE, MAGIC, Superblock, absent,
+    CHECKPOINTS, KNOWN_INCOMPATIBLE, KNOWN_RO_COMPATIBLE, MAGIC, RawCheckpoint, Superblock, absent,
 };
 use cairnfs::format::{BLOCK_SIZE, NODE_BLOCKS};
 
@@ -28,6 +28,7 @@ impl<'d> Volume<'d> {
         ledger.progress("superblock", 0, 2);
         let (superblock, both_slots) = choose(device, ledger)?;
         refuse_unknown_features(&superblock)?;
+        check_checkpoints(&superblock, ledger);
         ledger.progress("superblock", 2, 2);
         let geometry = superblock.geometry();
         let (size, blocks) = (device.size(), geometry.total_blocks);
@@ -108,6 +109,30 @@ fn choose(device: &dyn Device, ledger: &mut Ledger<'_>) -> Result<(Superblock, b
             Some(c) => Error::NotAVolume(format!("neither superblock is valid: {c}")),
             None => absent(device.size()),
         })
+}
+
+/// Checks that the checkpoints of a superblock are states that the volume can have had.
+fn check_checkpoints(superblock: &Superblock, ledger: &mut Ledger<'_>) {
+    let (newest, before) = (superblock.checkpoint, superblock.checkpoint_before);
+    let merged = superblock.merged_seq.get();
+    let none = RawCheckpoint::default();
+    let mut report = |message: String| ledger.add(Finding::new(codes::CHECKPOINT, message));
+    if newest.seq.get() > merged {
+        report(format!(
+            "one of sequence {}, merged is {merged}",
+            newest.seq
+        ));
+    }
+    if before != none && before.seq > newest.seq {
+        report(format!(
+            "one of sequence {} was compared with one of {}",
+            newest.seq, before.seq
+        ));
+    }
+    let marked = superblock.ro_compatible.get() & CHECKPOINTS != 0;
+    if newest != none && !marked {
+        report("one on a volume without the feature of checkpoints".into());
+    }
 }
 
 fn refuse_unknown_features(superblock: &Superblock) -> Result<()> {

@@ -18,7 +18,7 @@ use cairnfs::format::record::{
     ENTRY_HEADER_SIZE, HEADER_SIZE, MAX_PAYLOAD, MAX_RECORD_BLOCKS, RecordHeader,
 };
 use cairnfs::format::root::{RawLineage, RawRoot};
-use cairnfs::format::superblock::RawSuperblock;
+use cairnfs::format::superblock::{RawCheckpoint, RawSuperblock};
 use cairnfs::format::{MAX_VALUE, NODE_SIZE};
 
 const DOCUMENT: &str = include_str!("../../../docs/format.md");
@@ -47,7 +47,8 @@ fn of_the_code() -> Vec<(&'static str, Layout)> {
         layout!(RawSuperblock: magic checksum compatible ro_compatible incompatible uuid hash_seed
             label created block_size node_size total_blocks log_blocks generation merged_seq
             tail_lsn tail_chain required_lsn next_ino next_root table_copy table_crc root_height
-            root free_blocks),
+            root free_blocks checkpoint checkpoint_before),
+        layout!(RawCheckpoint: seq number),
         layout!(RawPtr: block birth crc),
         layout!(GroupEntry: crc free copy reserved),
         layout!(NodeHeader: magic level prefix_len count block birth volume cells_start prefix

@@ -78,6 +78,8 @@ enum Command {
     Export(cmd::export::Args),
     #[command(flatten)]
     Verb(verbs::Verb),
+    Backup(cmd::backup::Args),
+    RestoreFrom(cmd::restore_from::Args),
     Try(cmd::r#try::Args),
     /// Measure a volume or any mounted directory
     Bench(cairnfs_bench::Args),
@@ -141,6 +143,8 @@ fn run(command: Command) -> Result<ExitCode, AnyError> {
         Command::Import(args) => cmd::import::run(args),
         Command::Export(args) => cmd::export::run(args),
         Command::Try(args) => cmd::r#try::run(&args),
+        Command::Backup(args) => cmd::backup::run(args),
+        Command::RestoreFrom(args) => cmd::restore_from::run(&args),
         Command::Verb(verb) => verbs::run(&verb),
         Command::Bench(args) => cairnfs_bench::run(args),
         Command::Crashtest(args) => cmd::crashtest::run(args),

@@ -120,17 +120,34 @@ impl<'a> Roots<'a> {
     /// There is none, or the kernel cannot be asked for what it holds.
     pub fn find_whole(&self, reference: &str) -> Result<RootInfo, Failure> {
         let root = self.find(reference)?;
+        self.fetch(&root)?;
+        Ok(root)
+    }
+
+    /// Makes sure that what programs have written to all branches has arrived.
+    ///
+    /// # Errors
+    /// The kernel cannot be asked for what it holds.
+    pub fn fetch_all(&self) -> Result<(), Failure> {
+        let roots = self.library.roots();
+        let named = roots
+            .iter()
+            .filter(|root| root.writable && root.name.is_some());
+        named.into_iter().try_for_each(|root| self.fetch(root))
+    }
+
+    fn fetch(&self, root: &RootInfo) -> Result<(), Failure> {
         if let Place::Mounted(mounts, _) = &self.place
-            && let Err(error) = mounts.fetch(name_of(&root))
+            && let Err(error) = mounts.fetch(name_of(root))
         {
-            let what = format!("{}: {}", shown(&self.path), show_name(&root));
+            let what = format!("{}: {}", shown(&self.path), show_name(root));
             let why = "what programs have written to it may be missing";
             return Err(Failure::new(
                 what,
                 format_args!("{why}: {}", io_text(&error)),
             ));
         }
-        Ok(root)
+        Ok(())
     }
 
     /// Opens a branch or snapshot.

@@ -14,7 +14,9 @@ use cairnfs_fuse::{control, mountinfo};
 use rustix::process::geteuid;
 use serde::{Deserialize, Serialize};
 
-use crate::cmd::{branch, diff, drop, log, publish, receive, rename, restore, send, snapshot};
+use crate::cmd::{
+    backup, branch, diff, drop, log, publish, receive, rename, restore, send, snapshot,
+};
 use crate::failure::{self, AnyError, Explain, Failure, io_text, shown};
 use crate::handover::attempts::{ANSWER, Alone, Asked, ask_or_do_alone};
 use crate::handover::caller::Call;
@@ -38,6 +40,9 @@ pub enum Verb {
     Drop(drop::Args),
     Send(send::Args),
     Receive(receive::Args),
+    /// Its own module has the command line.
+    #[command(skip)]
+    Backup(backup::now::Args),
 }
 
 impl Verb {
@@ -54,6 +59,7 @@ impl Verb {
             Verb::Drop(args) => &args.volume,
             Verb::Send(args) => &args.volume,
             Verb::Receive(args) => &args.volume,
+            Verb::Backup(args) => &args.volume,
         }
     }
 
@@ -81,6 +87,7 @@ impl Verb {
             Verb::Drop(args) => drop::perform(args, roots),
             Verb::Send(args) => send::perform(args, roots),
             Verb::Receive(args) => receive::perform(args, roots),
+            Verb::Backup(args) => backup::now::perform(args, roots),
         }
     }
 
@@ -176,6 +183,15 @@ fn perform_here(verb: &Verb, roots: Roots<'_>) -> Result<u8, AnyError> {
     let done = verb.perform(&roots);
     roots.close()?;
     done
+}
+
+/// The file or device of the volume that a command names, in the form that all commands find.
+///
+/// # Errors
+/// No volume is meant.
+pub fn file_of(path: &Path) -> Result<PathBuf, Failure> {
+    let volume = Named::find(path)?.volume;
+    Ok(volume.canonicalize().unwrap_or(volume))
 }
 
 /// The volume that a command names, by its path or by that of a mount.

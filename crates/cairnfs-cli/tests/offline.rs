@@ -8,6 +8,8 @@
 
 #[path = "offline/archives.rs"]
 mod archives;
+#[path = "offline/backups.rs"]
+mod backups;
 #[path = "offline/deep.rs"]
 mod deep;
 #[path = "offline/differences.rs"]

@@ -49,6 +49,10 @@ pub struct MountOptions {
     pub snapshots: Option<Duration>,
     /// How many of these snapshots are kept.
     pub keep: usize,
+    /// The URL of the backup that the volume is shipped to while it is mounted.
+    pub backup: Option<String>,
+    /// How long after one moment of that backup the next one is stored.
+    pub interval: Duration,
     /// Report times of birth.
     pub birth_times: bool,
     /// Number of event loops.
@@ -85,6 +89,8 @@ impl Default for MountOptions {
             durability: None,
             snapshots: None,
             keep: KEEP,
+            backup: None,
+            interval: INTERVAL,
             birth_times: false,
             threads: None,
             transport: Transport::default(),
@@ -100,6 +106,9 @@ impl Default for MountOptions {
 
 /// Default of [`MountOptions::grace`]: less than the 90 seconds after which systemd sends SIGKILL.
 const GRACE: Duration = Duration::from_secs(60);
+
+/// Default of [`MountOptions::interval`].
+const INTERVAL: Duration = Duration::from_secs(5);
 
 /// Default of [`MountOptions::keep`].
 const KEEP: usize = 24;
@@ -196,6 +205,16 @@ impl MountOptions {
                 let interval = parse_interval(value).map_err(wrong)?;
                 self.snapshots = (!interval.is_zero()).then_some(interval);
             }
+            "backup" if value.starts_with('/') || value.contains("://") => {
+                self.backup = Some(value.to_owned());
+            }
+            "backup" => return Err(wrong("neither a URL nor a path that begins with /")),
+            "interval" => {
+                self.interval = parse_interval(value).map_err(wrong)?;
+                if self.interval.is_zero() {
+                    return Err(wrong("at least 1s"));
+                }
+            }
             "keep" => match value.parse() {
                 Ok(n @ 1..=KEEP_MAX) => self.keep = n,
                 _ => return Err(wrong("not a number from 1 to 10000")),
@@ -272,6 +291,7 @@ const ACCESS_TIME_WORDS: &[&str] = &["atime", "noatime", "relatime", "strictatim
 /// Words for the daemon.
 const DAEMON_WORDS: &[&str] = &[
     "allow_other",
+    "backup",
     "branch",
     "btime",
     "nobtime",
@@ -281,6 +301,7 @@ const DAEMON_WORDS: &[&str] = &[
     "durability",
     "fsname",
     "grace",
+    "interval",
     "keep",
     "norecovery",
     "noload",

@@ -59,6 +59,7 @@ pub mod explore;
 pub mod image;
 pub mod model;
 pub mod record;
+mod shipped;
 mod shown;
 pub mod spread;
 pub mod states;

@@ -6,6 +6,9 @@
 //! returned, its state. Nothing half made is left by the next opening, and all its space returns.
 //! Every change of files must be followed by a step that makes it durable in one record. A publish
 //! takes the branch's state in a conflict.
+//!
+//! Checkpoints of the volume may be stored meanwhile ([`crate::shipped`]): with what was stored before
+//! the cut, the next one restores what was recovered.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -18,6 +21,7 @@ use cairnfs::{PublishOptions, Volume};
 use crate::disk::{Event, SimDisk};
 use crate::explore::{Failure, Tally, dissolved, recover, sound};
 use crate::image::Image;
+use crate::shipped::{Store, Stored, restored};
 use crate::states::{Cursor, StateId, mix};
 use crate::tree::Tree;
 use crate::workload::{Runner, Step};
@@ -40,14 +44,19 @@ pub struct History {
     calls: Vec<Call>,
     /// The state before the first call, and after each.
     states: Vec<Named>,
+    stored: Vec<Stored>,
     /// How many publishes merged changes of both sides.
     pub merged: usize,
 }
 
 /// Runs steps, each on the root whose name the last `on` step gave.
 struct Driver {
+    disk: Arc<SimDisk>,
     fs: Arc<FileSystem>,
     on: String,
+    store: Store,
+    /// The state in which the newest checkpoint was begun.
+    captured: Named,
     /// Publishes that merged changes of both sides.
     merged: usize,
 }
@@ -79,9 +88,29 @@ impl Driver {
                 let stream = volume.send(Vec::new(), from, None);
                 stream.and_then(|stream| volume.receive(&stream[..], Some(name)).map(drop))
             }
+            ["checkpoint"] => {
+                self.captured = named(&self.fs)?;
+                self.store.begin(&volume, self.disk.recorded())
+            }
+            ["ship"] => return self.store(true).map(|()| false),
+            ["lose"] => return self.store(false).map(|()| false),
+            ["free"] => volume.free_drops(|_| true),
             _ => return self.step(text),
         };
         done.map(|()| true).map_err(|e| format!("{text}: {e}"))
+    }
+
+    /// Stores a checkpoint, which restores the state in which it was begun.
+    fn store(&mut self, told: bool) -> Result<(), String> {
+        let image = self.store.store(self.disk.recorded(), told)?;
+        sound(&image, "as it was stored")?;
+        let restored = recover(image, false)?;
+        let found = named(&restored.fs)?;
+        restored.disk.cut();
+        match found == self.captured {
+            true => Ok(()),
+            false => Err("what was stored restores another state".into()),
+        }
     }
 
     fn step(&self, text: &str) -> Result<bool, String> {
@@ -109,9 +138,14 @@ impl History {
     pub fn record(start: Image, options: &Options, steps: &str) -> Result<Self, String> {
         let disk = Arc::new(SimDisk::new(start.clone(), true));
         let fs = FileSystem::open_device(disk.clone(), options).map_err(|e| e.to_string())?;
-        let on = "main".to_owned();
-        let merged = 0;
-        let mut driver = Driver { fs, on, merged };
+        let mut driver = Driver {
+            disk: disk.clone(),
+            fs,
+            on: "main".to_owned(),
+            store: Store::default(),
+            captured: Named::new(),
+            merged: 0,
+        };
         let mut states = vec![named(&recover(start.clone(), false)?.fs)?];
         let (mut calls, mut began) = (Vec::new(), disk.recorded());
         for step in steps.split(';').map(str::trim).filter(|s| !s.is_empty()) {
@@ -123,6 +157,7 @@ impl History {
                 began = disk.recorded();
             }
         }
+        let stored = driver.store.into_stored();
         disk.cut();
         let events = disk.take_events();
         Ok(Self {
@@ -130,6 +165,7 @@ impl History {
             events,
             calls,
             states,
+            stored,
             merged: driver.merged,
         })
     }
@@ -170,7 +206,7 @@ impl History {
         let (inner, again) = (id.len() > 1, id.len() < 3);
         tally.states += 1;
         tally.interrupted += u64::from(inner);
-        match judge(image.clone(), self.allowed(event)) {
+        match self.judge(image.clone(), event) {
             Err(message) => tally.failures.push(Failure { id, message }),
             Ok(events)
                 if again && (inner || mix(image.digest(), 1).is_multiple_of(INTERRUPTED)) =>
@@ -189,6 +225,51 @@ impl History {
             }
             Ok(_) => {}
         }
+    }
+
+    /// Recovers a state after so many events: it must be one of those allowed, nothing half made may
+    /// be left, and what was stored must restore it with the next checkpoint. Returns the disk events
+    /// of the recovery.
+    fn judge(&self, image: Image, event: usize) -> Result<Vec<Event>, String> {
+        sound(&image, "as the crash left it")?;
+        self.restores(&image, event)?;
+        let recovered = recover(image, true)?;
+        let found = named(&recovered.fs)?;
+        let allowed = self.allowed(event);
+        if !allowed.contains(&found) {
+            return Err(between(&found, allowed));
+        }
+        dissolved(&recovered)?;
+        if named(&recovered.fs)? != found {
+            return Err("other named roots when what was dropped is free".into());
+        }
+        recovered.disk.cut();
+        Ok(recovered.events)
+    }
+
+    /// Restores a recovered state from what was stored before the cut, also without the newest
+    /// checkpoint: that may be stored or not when it was not known to be.
+    fn restores(&self, image: &Image, event: usize) -> Result<(), String> {
+        let begun = self.stored.partition_point(|stored| stored.begun < event);
+        let known = self.stored.partition_point(|stored| stored.stored <= event);
+        for count in known.max(1)..=begun {
+            let recovered = recover(image.clone(), false)?;
+            let stored = self.stored.get(..count).unwrap_or_default();
+            let volume = Volume::from(recovered.fs.clone());
+            let of_checkpoint = |e: String| format!("with {count} checkpoints stored: {e}");
+            if let Some(image) = restored(&volume, stored, event).map_err(of_checkpoint)? {
+                sound(&image, "as it was restored")?;
+                let again = recover(image, false)?;
+                if named(&again.fs)? != named(&recovered.fs)? {
+                    return Err(of_checkpoint(
+                        "other named roots when it is restored".into(),
+                    ));
+                }
+                again.disk.cut();
+            }
+            recovered.disk.cut();
+        }
+        Ok(())
     }
 }
 
@@ -210,23 +291,6 @@ fn image_at(cursor: &mut Cursor<'_>, id: StateId) -> Option<Image> {
     cursor.step_to(id.event as usize);
     let choices = cursor.choices(false);
     choices.get(id.choice as usize).map(|f| cursor.image(f))
-}
-
-/// Recovers a state: it must be one of those allowed, and nothing half made may be left. Returns the
-/// disk events of the recovery.
-fn judge(image: Image, allowed: &[Named]) -> Result<Vec<Event>, String> {
-    sound(&image, "as the crash left it")?;
-    let recovered = recover(image, true)?;
-    let found = named(&recovered.fs)?;
-    if !allowed.contains(&found) {
-        return Err(between(&found, allowed));
-    }
-    dissolved(&recovered)?;
-    if named(&recovered.fs)? != found {
-        return Err("other named roots when what was dropped is free".into());
-    }
-    recovered.disk.cut();
-    Ok(recovered.events)
 }
 
 /// Says which roots are those of which allowed state.

@@ -167,6 +167,10 @@ pub enum Error {
     /// The branch cannot be changed any more: its name went to another one, or it was dropped.
     #[error("the branch was replaced or dropped: open it again by its name")]
     Stale,
+    /// The volume ran out of space while a checkpoint was shipped, which held what was given up
+    /// meanwhile. It is not complete.
+    #[error("the checkpoint gave way because the volume ran out of space: make another one")]
+    GaveWay,
     /// The root, `.` and `..` can be neither renamed nor removed.
     #[error("resource busy: {0}")]
     Busy(&'static str),
@@ -329,7 +333,7 @@ impl Error {
             Error::NotPermitted(_) => libc::EPERM,
             Error::NotOpenFor(_) => libc::EBADF,
             Error::ReadOnly => libc::EROFS,
-            Error::Stale => libc::ESTALE,
+            Error::Stale | Error::GaveWay => libc::ESTALE,
             Error::InUse(_) | Error::Attached { .. } | Error::Busy(_) | Error::Unsettled(_) => {
                 libc::EBUSY
             }

@@ -155,6 +155,14 @@ pub enum InjectedFault {
     PublishedUnderBase,
     /// A step of a drop begins behind the extent at which the step before it paused.
     PausedExtentPassed,
+    /// Blocks that a checkpoint in progress has are reused.
+    PinnedReused,
+    /// A checkpoint is not recorded in the superblock.
+    CheckpointUnrecorded,
+    /// A drop writes nodes that look as old as the newest checkpoint.
+    BornBeforeCheckpoint,
+    /// Unwritten blocks keep their birth when they are written.
+    OldBirthInPlace,
 }
 
 #[cfg(not(feature = "fault-injection"))]

@@ -111,7 +111,8 @@ pub mod types;
 mod values;
 
 pub use api::{
-    DirEntry, File, FileTimes, Metadata, OpenOptions, ReadDir, Volume, VolumeOptions, Walk,
+    Checkpoint, DirEntry, File, FileTimes, Metadata, OpenOptions, ReadDir, Volume, VolumeOptions,
+    Walk,
 };
 #[doc(inline)]
 pub use diff::{
@@ -133,8 +134,8 @@ pub use publish::{Conflict, ConflictKind, Side};
 pub use sync::sections;
 #[doc(inline)]
 pub use types::{
-    Creds, DropProgress, Fallocate, FileKind, Flags, RenameMode, RootInfo, StatFs, Time,
-    VolumeInfo, XattrMode,
+    CheckpointId, Creds, DropProgress, Fallocate, FileKind, Flags, RenameMode, RootInfo, StatFs,
+    Time, VolumeInfo, XattrMode,
 };
 
 /// README.md, whose snippets compile.

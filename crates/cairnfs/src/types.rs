@@ -1,10 +1,13 @@
 //! Common types for files: attributes, times, flags.
 //!
 //! Plain values that any floor may use; they use nothing of the crate except the format's
-//! constants.
+//! constants and the error type.
 
+use std::fmt;
+use std::str::FromStr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use crate::error::Error;
 use crate::format::item::{
     FLAG_APPEND, FLAG_IMMUTABLE, FLAG_NODUMP, INODE_FLAGS, RawTime, S_IFBLK, S_IFCHR, S_IFDIR,
     S_IFIFO, S_IFLNK, S_IFMT, S_IFREG, S_IFSOCK,
@@ -456,6 +459,43 @@ pub fn uuid_text(bytes: &[u8; 16]) -> String {
         text.push_str(&format!("{byte:02x}"));
     }
     text
+}
+
+/// The name of a checkpoint of a volume, which no other state of that volume or of a copy of it has. As
+/// text, it is what [`Display`](fmt::Display) writes.
+///
+/// ```
+/// let id: cairnfs::CheckpointId = "17-00000000000000ff".parse().unwrap();
+/// assert_eq!(id.to_string(), "17-00000000000000ff");
+/// assert!("17".parse::<cairnfs::CheckpointId>().is_err());
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CheckpointId {
+    pub(crate) seq: u64,
+    pub(crate) number: u64,
+}
+
+impl fmt::Display for CheckpointId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{:016x}", self.seq, self.number)
+    }
+}
+
+impl FromStr for CheckpointId {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let wrong = Error::Invalid("not the name of a checkpoint, such as 17-00000000000000ff");
+        let (seq, number) = text.split_once('-').ok_or_else(|| wrong.clone())?;
+        let id = Self {
+            seq: seq.parse().map_err(|_| wrong.clone())?,
+            number: u64::from_str_radix(number, 16).map_err(|_| wrong.clone())?,
+        };
+        match id.to_string() == text {
+            true => Ok(id),
+            false => Err(wrong),
+        }
+    }
 }
 
 /// How far the work is that dropped snapshots and branches have left.

@@ -17,6 +17,8 @@ const DOCUMENTS: &[&str] = &[
     "ARCHITECTURE.md",
     "CONTRIBUTING.md",
     "CHANGELOG.md",
+    "docs/backup-format.md",
+    "docs/backup.md",
     "docs/benchmarks.md",
     "docs/c-api.md",
     "docs/contract.md",

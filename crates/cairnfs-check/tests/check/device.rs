@@ -1,6 +1,7 @@
 //! Superblocks and devices that do not match.
 
 use cairnfs::Error;
+use cairnfs::format::superblock::{CHECKPOINTS, RawCheckpoint};
 use cairnfs_check::{CheckOptions, check};
 use zerocopy::little_endian::U64;
 
@@ -37,6 +38,28 @@ fn unknown_features_are_refused() {
 fn compatible_features_are_ignored() {
     let found = with_image(|image| image.edit_superblock(|s| s.compatible = U64::new(1)));
     assert_eq!(found, Vec::<&str>::new());
+}
+
+#[test]
+fn impossible_checkpoints_are_found() {
+    let checkpoint = |seq: u64| RawCheckpoint {
+        seq: U64::new(seq),
+        number: U64::new(9),
+    };
+    let found = |marked: u64, newest: u64, before: u64| {
+        with_image(|image| {
+            image.edit_superblock(|s| {
+                s.ro_compatible = U64::new(marked);
+                s.checkpoint = checkpoint(newest);
+                s.checkpoint_before = checkpoint(before);
+            });
+        })
+    };
+    assert_eq!(found(CHECKPOINTS, MERGED, MERGED - 1), Vec::<&str>::new());
+    assert_eq!(found(CHECKPOINTS, MERGED, MERGED), Vec::<&str>::new());
+    assert_eq!(found(CHECKPOINTS, MERGED + 1, 1), ["checkpoint"]);
+    assert_eq!(found(CHECKPOINTS, MERGED - 1, MERGED), ["checkpoint"]);
+    assert_eq!(found(0, MERGED, 1), ["checkpoint"]);
 }
 
 #[test]

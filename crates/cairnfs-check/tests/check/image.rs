@@ -7,7 +7,7 @@ use cairnfs::format::group::GroupEntry;
 use cairnfs::format::node::RawOverflow;
 use cairnfs::format::pointer::RawPtr;
 use cairnfs::format::record::{Entry, RecordHeader, blocks_for, push_entry};
-use cairnfs::format::superblock::{MAGIC, MAX_LABEL, Superblock};
+use cairnfs::format::superblock::{MAGIC, MAX_LABEL, RawCheckpoint, Superblock};
 use cairnfs::format::{BLOCK_SIZE, NODE_BLOCKS, NODE_SIZE};
 use cairnfs::{Error, Result, device::Device};
 use cairnfs_check::{CheckOptions, Report, check};
@@ -115,6 +115,8 @@ impl Image {
             root_height: U32::new(0),
             root: RawPtr::default(),
             free_blocks: U64::new(0),
+            checkpoint: RawCheckpoint::default(),
+            checkpoint_before: RawCheckpoint::default(),
         };
         let mut image = Self {
             bytes: vec![0; SIZE as usize],

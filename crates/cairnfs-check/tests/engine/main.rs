@@ -11,6 +11,7 @@
 mod allocation;
 mod appended;
 mod charges;
+mod checkpoints;
 mod contents;
 mod delayed;
 mod drops;

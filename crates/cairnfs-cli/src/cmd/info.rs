@@ -6,7 +6,9 @@ use std::process::ExitCode;
 
 use cairnfs::Error;
 use cairnfs::device::HostRoom;
-use cairnfs::format::superblock::{KNOWN_INCOMPATIBLE, RENAMED_ENTRIES, ROOTS};
+use cairnfs::format::superblock::{
+    CHECKPOINTS, KNOWN_INCOMPATIBLE, KNOWN_RO_COMPATIBLE, RENAMED_ENTRIES, ROOTS,
+};
 use cairnfs::fs::{FileSystem, Options, inspect};
 use cairnfs::types::{StatFs, VolumeInfo, uuid_text};
 use serde::Serialize;
@@ -214,9 +216,15 @@ fn feature_names(features: &Features) -> String {
     if features.incompatible & ROOTS != 0 {
         names.push("roots".to_owned());
     }
+    if features.ro_compatible & CHECKPOINTS != 0 {
+        names.push("checkpoints".to_owned());
+    }
     for (what, bits) in [
         ("compatible", features.compatible),
-        ("read-only compatible", features.ro_compatible),
+        (
+            "read-only compatible",
+            features.ro_compatible & !KNOWN_RO_COMPATIBLE,
+        ),
         ("incompatible", features.incompatible & !KNOWN_INCOMPATIBLE),
     ] {
         if bits != 0 {

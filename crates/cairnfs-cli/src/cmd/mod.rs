@@ -1,5 +1,6 @@
 //! The commands, one module each, with its arguments and `run`.
 
+pub mod backup;
 pub mod branch;
 pub mod cat;
 pub mod check;
@@ -20,6 +21,8 @@ pub mod publish;
 pub mod receive;
 pub mod rename;
 pub mod restore;
+#[path = "restore-from.rs"]
+pub mod restore_from;
 pub mod rm;
 pub mod send;
 pub mod snapshot;

@@ -171,7 +171,7 @@ fn umount(args: &Args) -> Result<(), String> {
     }
     let lock = lock.unwrap_or_else(|| open(&volume, file));
     let closed = match lock {
-        _ if stays_open(&dir, &entry) => Ok(()),
+        _ if is_moment(&entry) || stays_open(&dir, &entry) => Ok(()),
         _ if watch.is_none() && serves_another(&dir, &volume) => Ok(()),
         Err(e) if e.kind() == io::ErrorKind::NotFound => {
             eprintln!(
@@ -308,6 +308,12 @@ enum Open {
     NotDurable(String),
     /// Any other reason.
     Unknown(String),
+}
+
+/// Whether a moment of a backup is mounted: it is only read, so there is nothing to close.
+fn is_moment(entry: &MountEntry) -> bool {
+    let source = entry.source.to_string_lossy();
+    source.contains("://")
 }
 
 /// What ended the wait.

@@ -15,6 +15,7 @@
 
 mod attributes;
 mod automatic;
+mod backups;
 mod bad_input;
 mod branches;
 mod budget;

@@ -9,7 +9,7 @@ use super::{How, Mutator};
 use crate::seal;
 
 /// Offset and width in bytes of the fields of a superblock, without its checksum.
-const SUPERBLOCK_FIELDS: [(usize, usize); 26] = [
+const SUPERBLOCK_FIELDS: [(usize, usize); 30] = [
     (0, 8),
     (16, 8),
     (24, 8),
@@ -36,6 +36,10 @@ const SUPERBLOCK_FIELDS: [(usize, usize); 26] = [
     (224, 8),
     (232, 8),
     (244, 8),
+    (252, 8),
+    (260, 8),
+    (268, 8),
+    (276, 8),
 ];
 
 impl Mutator<'_> {

@@ -264,6 +264,28 @@ const ROOTS: &[(InjectedFault, During, &str)] = &[
         "create a; write a 0 9000; sync; branch b; on b; write a 4096 4096; sync; publish b; on main;
          write a 0 9000; sync",
     ),
+    (
+        PinnedReused,
+        Run,
+        "create a; write a 0 9000; sync; checkpoint; write a 0 9000; sync; merge; write a 0 9000;
+         create b; write b 0 20000; sync; ship",
+    ),
+    (
+        CheckpointUnrecorded,
+        Run,
+        "create a; write a 0 9000; sync; checkpoint; ship; write a 4096 4096; sync",
+    ),
+    (
+        BornBeforeCheckpoint,
+        Run,
+        "create a; write a 0 9000; sync; snapshot s; write a 0 4096; sync; drop s; merge; checkpoint;
+         ship; free; create b; sync",
+    ),
+    (
+        OldBirthInPlace,
+        Run,
+        "create p; allocate p 0 40000; sync; checkpoint; ship; write p 4096 4096; sync",
+    ),
 ];
 
 /// Faults that random steps miss, which are therefore not tried with them: they need several steps

@@ -81,7 +81,25 @@ fn dropped_branch_feeds_its_snapshot() {
     );
 }
 
-/// A mix of these calls and changes on up to three branches, from a seed. The last step of several
+/// With cuts while checkpoints are made, read and stored: unwritten blocks are written in place, what
+/// a checkpoint has is overwritten, roots are dropped meanwhile, and a checkpoint is stored without the
+/// volume's knowledge.
+#[test]
+fn checkpoints_are_known_and_complete() {
+    tried(
+        "create a; write a 0 9000; create p; allocate p 0 40000; sync; checkpoint; ship;
+         write p 4096 4096; write a 0 4096; sync; checkpoint; write a 4096 4096; sync; lose;
+         write p 8192 4096; fsync p; checkpoint; unlink a; sync; ship; create b; sync",
+    );
+    tried(
+        "create a; write a 0 9000; snapshot s; write a 0 4096; sync; branch b; checkpoint;
+         on b; write a 4096 4096; sync; ship; drop s; merge; checkpoint;
+         ship; free; on main; create c; sync;
+         snapshot s2; publish b; checkpoint; restore main s2 a; ship",
+    );
+}
+
+/// A mix of these calls, checkpoints and changes on up to three branches, from a seed. The last step of several
 /// changes makes them durable.
 fn random_history(seed: u64) -> String {
     let mut thrown = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
@@ -131,7 +149,13 @@ fn random_history(seed: u64) -> String {
                 format!("create f{n}; write {file} {at} 5000; {more}write f{n} 0 {at}; sync")
             }
         };
-        text += &format!("; on {on}; {step}");
+        // A checkpoint is made before some steps, and stored behind them, known or not.
+        let (before, behind) = [
+            ("", ""),
+            ("checkpoint; ", "; ship"),
+            ("checkpoint; ", "; lose"),
+        ][throw(6).saturating_sub(3)];
+        text += &format!("; {before}on {on}; {step}{behind}");
     }
     text
 }

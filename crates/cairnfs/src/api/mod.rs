@@ -5,6 +5,7 @@
 //! permissions: a program that can open the volume may do everything.
 
 mod attributes;
+mod checkpoint;
 mod contents;
 mod file;
 mod handle;
@@ -17,6 +18,7 @@ mod prefixes;
 mod read_dir;
 mod volume;
 
+pub use checkpoint::Checkpoint;
 pub use file::File;
 pub use metadata::{FileTimes, Metadata};
 pub use options::{OpenOptions, VolumeOptions};

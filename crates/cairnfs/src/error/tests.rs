@@ -49,6 +49,7 @@ fn place(error: &Error) -> usize {
         Error::WouldWait => 40,
         Error::Unsettled(_) => 41,
         Error::NoSpaceForStream { .. } => 42,
+        Error::GaveWay => 43,
     }
 }
 
@@ -65,7 +66,7 @@ fn failed() -> Error {
     }
 }
 
-fn every_variant() -> [Error; 43] {
+fn every_variant() -> [Error; 44] {
     [
         Error::NotFound,
         Error::Exists,
@@ -132,6 +133,7 @@ fn every_variant() -> [Error; 43] {
         Error::WouldWait,
         Error::Unsettled("main".into()),
         Error::NoSpaceForStream { ino: 17 },
+        Error::GaveWay,
     ]
 }
 

@@ -17,12 +17,38 @@ pub const MAGIC: [u8; 8] = *b"CairnFS\x03";
 pub const RENAMED_ENTRIES: u64 = 1;
 /// Incompatible feature: the volume has, or had, roots besides the main root.
 pub const ROOTS: u64 = 2;
+/// Read-only compatible feature: the superblock names checkpoints, and blocks that are written in place
+/// are born again.
+pub const CHECKPOINTS: u64 = 1;
 /// Incompatible features that this version supports.
 pub const KNOWN_INCOMPATIBLE: u64 = RENAMED_ENTRIES | ROOTS;
 /// Read-only compatible features that this version supports.
-pub const KNOWN_RO_COMPATIBLE: u64 = 0;
+pub const KNOWN_RO_COMPATIBLE: u64 = CHECKPOINTS;
 /// Maximum length of the label in bytes.
 pub const MAX_LABEL: usize = 64;
+
+/// The name of a checkpoint: a state of the whole volume that was shipped elsewhere. All zeros for
+/// none.
+#[derive(
+    Debug,
+    Clone,
+    Copy,
+    Default,
+    PartialEq,
+    Eq,
+    FromBytes,
+    IntoBytes,
+    Immutable,
+    KnownLayout,
+    Unaligned,
+)]
+#[repr(C)]
+pub struct RawCheckpoint {
+    /// The merged sequence of that state: what it has was born up to it, everything later was not.
+    pub seq: U64,
+    /// Random number, so that no other state of a copy of the volume has the name.
+    pub number: U64,
+}
 
 /// The on-disk superblock. `checksum` covers everything behind it, to the end of the block.
 #[derive(
@@ -80,6 +106,10 @@ pub struct RawSuperblock {
     pub root: RawPtr,
     /// Number of free blocks in the bitmaps.
     pub free_blocks: U64,
+    /// The newest checkpoint.
+    pub checkpoint: RawCheckpoint,
+    /// The checkpoint with which that one was compared.
+    pub checkpoint_before: RawCheckpoint,
 }
 
 /// A decoded, checked superblock.
@@ -211,6 +241,8 @@ impl RawSuperblock {
             ("tail", self.tail_lsn),
             ("required LSN", self.required_lsn),
             ("next inode number", self.next_ino),
+            ("checkpoint", self.checkpoint.seq),
+            ("checkpoint", self.checkpoint_before.seq),
         ];
         if let Some((what, value)) = counters.iter().find(|(_, c)| c.get() >= MAX_COUNTER) {
             return Err((format!("a {what} below {MAX_COUNTER}"), value.to_string()));

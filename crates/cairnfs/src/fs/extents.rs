@@ -57,11 +57,6 @@ impl Extent {
         }
     }
 
-    /// The extent with the birth of blocks that were preallocated; 0 if its blocks are new.
-    pub fn born(self, birth: u64) -> Self {
-        Self { birth, ..self }
-    }
-
     /// An unwritten extent that is not committed yet; `len` in blocks.
     pub fn unwritten(at: u64, block: u64, len: u64) -> Self {
         Self {
@@ -174,7 +169,7 @@ impl Extent {
             && self.is_unwritten() == next.is_unwritten()
             && self.len() + next.len() <= MAX_EXTENT_BLOCKS;
         match fits {
-            true => births.joined(self.birth, next.birth),
+            true => births.joined((self.birth, self.len()), (next.birth, next.len())),
             false => None,
         }
     }
@@ -353,6 +348,7 @@ mod tests {
         let births = Births {
             seq: 8,
             inherited: 0,
+            captured: 0,
         };
         assert!(!head.join(&tail, &births));
         assert!(head.join(&middle, &births) && head.join(&tail, &births));
@@ -368,6 +364,7 @@ mod tests {
         let births = Births {
             seq: 9,
             inherited: 5,
+            captured: 0,
         };
         let joined = |a: u64, b: u64| {
             let mut first = Extent::written(0, 50, vec![1]);
@@ -380,6 +377,17 @@ mod tests {
             assert_eq!((joined(old, new), joined(new, old)), (None, None));
         }
         assert_eq!((joined(5, 5), joined(3, 5)), (Some(5), None));
+        // Nor is a part of it new after a checkpoint.
+        let births = Births {
+            captured: 7,
+            ..births
+        };
+        let long = |a: u64, b: u64| births.joined((a, 17), (b, 1));
+        assert_eq!((long(7, 8), long(6, 0)), (None, None));
+        assert_eq!((long(7, 7), long(8, 0)), (Some(7), Some(9)));
+        // Unless it is short.
+        let short = |a: u64, b: u64| births.joined((a, 16), (b, 100));
+        assert_eq!((short(7, 8), short(5, 8)), (Some(8), None));
         // The new blocks of an extent are never as old as its other blocks.
         for (a, b, birth) in [(6, 8, 8), (6, 0, 9), (0, 6, 9), (0, 0, 9)] {
             assert_eq!(joined(a, b), Some(birth), "{a} {b}");

@@ -14,7 +14,9 @@ use crate::format::item::S_IFDIR;
 use crate::format::key::{Key, Kind, MAIN_ROOT};
 use crate::format::node::{CellValue, NodeBuilder};
 use crate::format::root::RawRoot;
-use crate::format::superblock::{MAGIC, MAX_LABEL, RENAMED_ENTRIES, RawSuperblock, Superblock};
+use crate::format::superblock::{
+    MAGIC, MAX_LABEL, RENAMED_ENTRIES, RawCheckpoint, RawSuperblock, Superblock,
+};
 use crate::format::{BLOCK_SIZE, FIRST_USER_INO, NODE_BLOCKS, NODE_SIZE, ROOT_INO};
 use crate::fs::info::volume_info;
 use crate::inode::attrs::Attrs;
@@ -226,6 +228,8 @@ fn first_superblock(geometry: &Geometry, options: &MakeOptions) -> Result<Superb
         root_height: U32::new(0),
         root: Default::default(),
         free_blocks: U64::new(0),
+        checkpoint: RawCheckpoint::default(),
+        checkpoint_before: RawCheckpoint::default(),
     })
 }
 

@@ -16,6 +16,7 @@ mod access;
 mod allocate;
 mod attributes;
 mod budget;
+mod checkpoint;
 mod discard;
 mod drop;
 mod extents;

@@ -12,7 +12,7 @@ use smallvec::{SmallVec, smallvec};
 
 use crate::device::{DataStamp, Page};
 use crate::error::{Error, Result};
-use crate::fault::{InjectedFault, is_injected};
+use crate::fault::{self, InjectedFault, is_injected};
 use crate::format::key::Kind;
 use crate::format::{BLOCK_SIZE, MAX_EXTENT_BLOCKS, MAX_INLINE, checksum};
 use crate::fs::FileSystem;
@@ -444,7 +444,9 @@ impl FileSystem {
             match &mut extent {
                 Some(e) if e.end() == *block => e.crcs.push(crc),
                 _ => {
-                    let next = Extent::written(*block, place, vec![crc]).born(placed.birth);
+                    let birth = fault::or(InjectedFault::OldBirthInPlace, || 0, || placed.birth);
+                    let mut next = Extent::written(*block, place, vec![crc]);
+                    next.birth = birth;
                     new.extend(extent.replace(next));
                 }
             }

@@ -34,8 +34,13 @@ impl FileSystem {
         *self.engine.yielding.choice.lock() = Some(Box::new(choice));
     }
 
-    /// Drops the next root that gives way. Returns whether there was one.
+    /// Ends a checkpoint that is being shipped if that frees anything, else drops the next root that
+    /// gives way. Returns whether there was one.
     pub(super) fn give_way(&self) -> Result<bool> {
+        if self.core().break_capture()? {
+            tracing::info!("a checkpoint gave way for space");
+            return Ok(true);
+        }
         let roots = self.roots();
         for id in self.engine.yielding.among(&roots) {
             match self.drop_id(id) {

@@ -54,6 +54,26 @@ pub fn time_zone(text: &str) -> Result<TimeZone> {
     }
 }
 
+/// The time that `text` names, relative to `now` and in `zone`, as in a reference.
+///
+/// # Errors
+/// [`Error::Invalid`] if it names none.
+pub fn time_named(text: &str, now: Time, zone: &TimeZone) -> Result<Time> {
+    time::parse(text, now, zone).ok_or(Error::Invalid(
+        "not a time: give one such as 10:30, 2026-01-31, 2026-01-31T10:30:00Z or -5m",
+    ))
+}
+
+/// The time that a sum of numbers with units has, such as `1h30m` or `7d`.
+///
+/// # Errors
+/// [`Error::Invalid`] if it is none.
+pub fn duration_named(text: &str) -> Result<std::time::Duration> {
+    let seconds = time::seconds(text).and_then(|seconds| u64::try_from(seconds).ok());
+    let seconds = seconds.ok_or(Error::Invalid("not a time such as 90s, 5m, 12h, 7d or 4w"))?;
+    Ok(std::time::Duration::from_secs(seconds))
+}
+
 /// The beginning of the names that are made of a branch's name, `mark` and a time: the branch's name is
 /// cut where a time and a number would have no room.
 pub fn stamped_prefix(branch: &str, mark: &str) -> String {

@@ -30,7 +30,7 @@ pub(super) fn parse(text: &str, now: Time, zone: &TimeZone) -> Option<Time> {
 }
 
 /// The sum of numbers with units, such as `1h30m`.
-fn seconds(text: &str) -> Option<i64> {
+pub(super) fn seconds(text: &str) -> Option<i64> {
     let mut rest = text;
     let mut sum = 0i64;
     while !rest.is_empty() {

@@ -22,6 +22,8 @@ pub(super) struct Maps {
     pub image: Bitmap,
     /// `image` differs from the bitmap last written, and the group is in `Space::changed`.
     pub image_changed: bool,
+    /// The image as it was pinned, if it has changed since.
+    pub pinned: Option<Box<PinnedMaps>>,
     /// Where the search for the next run of free blocks begins.
     pub data_hint: u32,
     /// Where the search for the next block of a broken unit begins.
@@ -30,6 +32,14 @@ pub(super) struct Maps {
     pub unit_hint: u32,
     /// The merge (`Space::epoch`) that set `unit_hint`.
     pub unit_epoch: u64,
+}
+
+/// The bitmaps of a group whose image has changed since it was pinned.
+pub(super) struct PinnedMaps {
+    /// The image as it was pinned.
+    pub image: Bitmap,
+    /// Blocks of it that were released since.
+    pub held: Bitmap,
 }
 
 /// An allocation group in memory.

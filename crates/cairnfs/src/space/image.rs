@@ -38,6 +38,11 @@ impl Image {
 }
 
 impl Image {
+    /// The active table.
+    pub fn table(&self) -> &[GroupEntry] {
+        &self.table
+    }
+
     /// Whether a group's bitmap on disk is still the one that `opened` refers to.
     pub fn is_as_opened(&self, group: usize, opened: &[GroupEntry]) -> bool {
         let entry = |table: &[GroupEntry]| table.get(group).map(|e| (e.copy, e.crc.get()));
@@ -84,6 +89,7 @@ impl Space {
                 let block = block_of(index, bit);
                 return Err(Error::corrupt(block, "free space", expected, found));
             }
+            self.image_changes(index, &mut maps);
             if add {
                 maps.image.set(bit, len);
             } else {

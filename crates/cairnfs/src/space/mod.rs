@@ -10,8 +10,8 @@
 //! breaks a free unit only if enough units remain for reservations and for the standing reserve of
 //! merges and deletes. An allocation from a reservation never fails for lack of space.
 //!
-//! Lock order: `counting`, the image, one group, the list of changed groups. No thread holds the
-//! locks of two groups. The only I/O under a group's lock is reading its own bitmap.
+//! Lock order: `counting`, what is pinned with the image, one group, the list of changed groups, what
+//! is pinned without a group. No thread holds the locks of two groups. The only I/O under a group's lock is reading its own bitmap.
 
 mod alloc;
 mod bitmap;
@@ -21,6 +21,7 @@ mod group;
 mod host;
 mod image;
 mod injected;
+mod pinned;
 mod release;
 mod table;
 #[cfg(test)]
@@ -44,9 +45,11 @@ use delayed::DelayedGrowth;
 use group::{Bounds, Group, Maps};
 use host::Host;
 use image::Image;
+use pinned::Pinning;
 use trim::Trimming;
 
 pub use delayed::{Delayed, growth_units};
+pub use pinned::PinnedTable;
 pub use table::TableState;
 
 /// A run of contiguous blocks on the device.
@@ -116,6 +119,7 @@ pub struct Space {
     delayed: DelayedGrowth,
     host: Host,
     image: Mutex<Image>,
+    pinning: Pinning,
     /// Groups whose image changed since it was last written to the device.
     changed: Mutex<BTreeSet<usize>>,
     /// Number of groups whose free units are known by a lower bound only.
@@ -171,6 +175,7 @@ impl Space {
             delayed: DelayedGrowth::default(),
             host: Host::new(floors.merge + floors.delete + floors.rewrite),
             image: Mutex::new(Image::new(opened.clone(), state.copy)),
+            pinning: Pinning::default(),
             changed: Mutex::default(),
             uncounted: AtomicUsize::new(groups.iter().filter(|g| !g.is_counted()).count()),
             counting: Mutex::new(0),
@@ -200,6 +205,15 @@ impl Space {
                 return Ok(false);
             }
         }
+        if self.reserve_free(blocks, units, class)? {
+            return Ok(true);
+        }
+        // A merge has no other way.
+        let unpinned = class == Class::Merge && self.unpin_image(false)?;
+        Ok(unpinned && self.reserve_free(blocks, units, class)?)
+    }
+
+    fn reserve_free(&self, blocks: u64, units: u64, class: Class) -> Result<bool> {
         loop {
             match self.budget.reserve(blocks, units, class) {
                 Ok(()) => return Ok(true),
@@ -353,6 +367,7 @@ impl Space {
             live: image.clone(),
             image,
             image_changed: false,
+            pinned: None,
             data_hint: 0,
             loose_hint: 0,
             unit_hint: 0,

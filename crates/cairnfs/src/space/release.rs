@@ -31,7 +31,6 @@ impl Space {
             self.check_run(*run)?;
         }
         let mut parts = runs.drain(..).flat_map(parts).peekable();
-        let mut discarded = Ok(());
         let mut masks = Vec::new();
         while let Some((index, bit, len)) = parts.next() {
             masks.clear();
@@ -39,24 +38,39 @@ impl Space {
             while let Some((_, bit, len)) = parts.next_if(|(g, ..)| *g == index) {
                 add_masks(&mut masks, bit, len);
             }
-            let kept = self.clear_or_keep(index, &masks, discard)?;
-            if !kept.is_empty() {
-                discarded = discarded.and(self.discard_words(index, &kept));
-                self.clear_words(index, &kept)?;
-            }
+            self.release_words(index, &mut masks, discard)?;
         }
-        if let Err(error) = discarded {
-            tracing::warn!(%error, "free space could not be discarded");
+        Ok(())
+    }
+
+    /// Frees blocks of a group, except those that are pinned.
+    pub(super) fn release_words(
+        &self,
+        index: usize,
+        masks: &mut Vec<Part>,
+        discard: bool,
+    ) -> Result<()> {
+        let kept = self.clear_or_keep(index, masks, discard)?;
+        if !kept.is_empty() {
+            if let Err(error) = self.discard_words(index, &kept) {
+                tracing::warn!(%error, "free space could not be discarded");
+            }
+            self.clear_words(index, &kept)?;
         }
         Ok(())
     }
 
     /// Clears the bits. In words to be discarded it sets all bits instead, and returns these words.
-    fn clear_or_keep(&self, index: usize, masks: &[Part], discard: bool) -> Result<Vec<Part>> {
+    fn clear_or_keep(
+        &self,
+        index: usize,
+        masks: &mut Vec<Part>,
+        discard: bool,
+    ) -> Result<Vec<Part>> {
         let mut kept = Vec::new();
         let mut cleared = Vec::with_capacity(masks.len());
         let mut maps = self.lock(index)?;
-        for part in masks {
+        for part in masks.iter() {
             let (live, image) = (maps.live.word(part.word), maps.image.word(part.word));
             let (free, referred) = (part.mask & !live, part.mask & image);
             if free | referred != 0 {
@@ -73,6 +87,7 @@ impl Space {
                 ));
             }
         }
+        Self::not_pinned(&mut maps, masks);
         for part in masks {
             let live = maps.live.word(part.word);
             let rest = (!live).count_ones();

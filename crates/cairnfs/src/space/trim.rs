@@ -107,7 +107,7 @@ impl Space {
         let unchanged = image.is_as_opened(index, &self.opened)
             && maps
                 .as_ref()
-                .is_some_and(|m| !m.image_changed && m.live == m.image);
+                .is_some_and(|m| !m.image_changed && m.pinned.is_none() && m.live == m.image);
         if unchanged {
             *maps = None;
         }

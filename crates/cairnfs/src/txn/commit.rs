@@ -34,6 +34,10 @@ pub(super) fn is_inherited(birth: u64, boundary: u64) -> bool {
     )
 }
 
+/// Blocks of a file before others that are shipped with them again, so that a file that grows slowly
+/// does not get an extent for each checkpoint.
+const FEW_BLOCKS: u64 = 16;
+
 /// The births of blocks in a tree of files while the context is held: what of them the tree
 /// inherits from its parent, a frozen root.
 #[derive(Debug, Clone, Copy)]
@@ -42,6 +46,8 @@ pub struct Births {
     pub seq: u64,
     /// The boundary of the parent; 0 without a parent.
     pub inherited: u64,
+    /// What was born up to this sequence may be in a checkpoint.
+    pub captured: u64,
 }
 
 impl Births {
@@ -58,11 +64,14 @@ impl Births {
         is_inherited(self.of(birth), self.inherited) && !is_injected(InjectedFault::InheritedAsOwn)
     }
 
-    /// The birth of two extents that become one; `None` if they may not, because the item would
-    /// give the blocks of one a birth on the other side of the boundary.
-    pub fn joined(&self, a: u64, b: u64) -> Option<u64> {
+    /// The birth of two extents that become one, each given by its birth and length; `None` if they may
+    /// not, because the item would give the blocks of one a birth on the other side of the boundary,
+    /// or more than a few blocks that a checkpoint has would be shipped again.
+    pub fn joined(&self, (a, a_len): (u64, u64), (b, b_len): (u64, u64)) -> Option<u64> {
         let (a, b) = (self.of(a), self.of(b));
-        let same_side = a == b || a.min(b) > self.inherited;
+        let (older, len) = (a, a_len).min((b, b_len));
+        let shipped_again = older <= self.captured && len > FEW_BLOCKS;
+        let same_side = a == b || (older > self.inherited && !shipped_again);
         (same_side || is_injected(InjectedFault::JoinedAcrossBoundary)).then(|| a.max(b))
     }
 }
@@ -217,6 +226,7 @@ impl<'a> Commit<'a> {
         Births {
             seq: self.hold.seq,
             inherited: self.items.inherited(),
+            captured: self.core.checkpoints.captured(),
         }
     }
 

@@ -6,12 +6,14 @@
 //!
 //! State has owners with private fields: [`items`] (one tree of files as readers see it), [`heads`]
 //! (which of them are open), [`roots`], [`reservations`] (what is set aside, and sums of commits), [`merge`], [`fsync`] and
-//! [`superblocks`]. [`Core`] is the open volume: it composes the owners with the services that all
+//! [`superblocks`], and [`checkpoint`]. [`Core`] is the open volume: it composes the owners with the services that all
 //! of them share. What connects several owners is in [`reserve`], [`commit`] and [`change`],
 //! [`throttle`], [`space_left`], and [`open`], which builds them.
 
 mod ablation;
+mod blocks;
 mod change;
+mod checkpoint;
 mod commit;
 mod copies;
 mod drop;
@@ -41,6 +43,7 @@ mod throttle;
 use std::sync::Arc;
 
 pub use change::Changes;
+pub use checkpoint::Capture;
 pub use commit::{Births, Commit, Receipt};
 pub use drop::Drops;
 pub use fsync::{FsyncRequest, Fsyncs, NameAt};
@@ -67,6 +70,7 @@ use crate::journal::signals::Signals;
 use crate::mechanism::Mechanism;
 use crate::source::Source;
 use crate::space::Space;
+use crate::txn::checkpoint::Checkpoints;
 use crate::txn::heads::Heads;
 use crate::types::Time;
 use crate::values::Values;
@@ -91,6 +95,7 @@ pub struct Core {
     reservations: Reservations,
     merger: Merger,
     drops: Drops,
+    checkpoints: Checkpoints,
     fsyncs: Fsyncs,
     logged_whole: LoggedWhole,
     superblocks: Superblocks,

@@ -247,6 +247,16 @@ impl Roots {
         table.pending.contains_key(&id) && !table.merged.contains_key(&id)
     }
 
+    /// The trees of all roots that the index has, each with the boundary of its parent.
+    pub(super) fn merged_trees(&self) -> Vec<(Tree, u64)> {
+        let table = self.table.lock();
+        let inherited = |root: &Root| Table::inherited(root, |id| table.merged.get(&id));
+        let roots = table.merged.values();
+        roots
+            .map(|root| (tree_of(&root.tree), inherited(root)))
+            .collect()
+    }
+
     /// The heads that the index has, ascending.
     pub(super) fn merged_heads(&self) -> Vec<u32> {
         let table = self.table.lock();

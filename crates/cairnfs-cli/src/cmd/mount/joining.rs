@@ -38,6 +38,18 @@ pub(super) fn join_or_start(
     Ok(())
 }
 
+/// Starts a daemon for what no other one can have open.
+pub(super) fn start_alone(args: &Args, volume: &Path, dir: &Path) -> Result<(), Failure> {
+    match start(args, volume, dir)? {
+        Alone::Done(()) => {}
+        Alone::Locked(why) => return Err(why),
+    }
+    if args.verbose {
+        eprintln!("mounted {} on {}", volume.display(), dir.display());
+    }
+    Ok(())
+}
+
 /// Mounts, with the consent of the daemon that has the volume open, and hands the mount over to it.
 fn ask(
     args: &Args,
@@ -132,6 +144,7 @@ fn start(args: &Args, volume: &Path, dir: &Path) -> Result<Alone<(), Failure>, F
         command.arg(std::path::absolute(log).map_err(system)?);
     }
     let mut daemon = command
+        .args(args.moment.words().map_err(system)?)
         .arg("--")
         .args([volume, dir])
         .stdin(Stdio::null())

@@ -5,9 +5,11 @@
 //! (`serving`) and waits until that reports that the mount is live. (A process with threads cannot
 //! fork safely; a new program can be started at any time.) Exit codes are those of mount(8).
 
+mod carrier;
 mod clerk;
 mod joining;
 mod keeper;
+mod moment;
 mod opening;
 mod sending;
 mod serving;
@@ -75,6 +77,9 @@ Mount options:
                          passed and it has changed: 30s, 5m, 1h, 1d; 0: none (the default)
   keep=N                 how many of these are kept [default: 24]; before there is no space, the
                          oldest are dropped
+  backup=URL             store what has changed in a backup (`cairnfs backup`), again and again
+                         while the volume is mounted; an option of the first mount
+  interval=TIME          how long after one moment of it the next one is stored [default: 5s]
   cache=SIZE             memory for caches and unwritten changes, such as 512M; at least 8M
                          [default: an eighth of the memory that the process may use, control
                          groups considered, from 64M to 4G]
@@ -147,7 +152,9 @@ pub struct Args {
     /// Act as the daemon: leave the terminal once the mount is live
     #[arg(long, hide = true)]
     detached: bool,
-    /// Image file or block device; not needed with -o remount
+    #[command(flatten)]
+    moment: moment::MomentArgs,
+    /// Image file or block device; with --at, the URL of a backup; not needed with -o remount
     volume: PathBuf,
     /// Directory to mount on
     dir: Option<PathBuf>,
@@ -190,6 +197,9 @@ fn mount(args: &Args) -> Result<(), Failure> {
         return Err(Failure(EXIT_USAGE, text.into()));
     };
     check_cache(&options).map_err(|text| Failure(EXIT_USAGE, text))?;
+    if args.moment.at.is_some() {
+        return mount_moment(args, dir, options);
+    }
     let volume = find_volume(args)?;
     let dir = find_dir(args, dir)?;
     if args.fake {
@@ -205,6 +215,24 @@ fn mount(args: &Args) -> Result<(), Failure> {
         note_privileges(args, &options);
         note_snapshots(args, &options);
         joining::join_or_start(args, &volume, &dir, &options)
+    }
+}
+
+/// Mounts a moment of a backup; each such mount has a daemon of its own.
+fn mount_moment(args: &Args, dir: &Path, mut options: MountOptions) -> Result<(), Failure> {
+    let url = args.volume.to_string_lossy();
+    let url = cairnfs_backup::absolute(&url).map_err(|e| failed(format_args!("{url}: {e}")))?;
+    // The source of the mount tells by its form that it is no volume.
+    let url = match url.contains("://") {
+        true => url,
+        false => format!("file://{url}"),
+    };
+    let (url, dir) = (PathBuf::from(url), find_dir(args, dir)?);
+    options.read_only = true;
+    match (args.fake, args.foreground || args.detached) {
+        (true, _) => Ok(()),
+        (false, true) => serving::serve(args, &url, &dir, &options),
+        (false, false) => joining::start_alone(args, &url, &dir),
     }
 }
 

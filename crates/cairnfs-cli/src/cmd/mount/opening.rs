@@ -90,7 +90,7 @@ pub(super) fn open_root(
 }
 
 /// A failure and the next step, in one line.
-fn in_line(failure: &failure::Failure) -> String {
+pub(super) fn in_line(failure: &failure::Failure) -> String {
     match failure.next_step() {
         Some(step) => format!("{failure}; {step}"),
         None => failure.to_string(),

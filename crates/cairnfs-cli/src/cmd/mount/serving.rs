@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex};
 
 use cairnfs_fuse::{MountOptions, Sessions, status};
 
+use super::carrier::Carrier;
 use super::clerk::House;
 use super::opening::OpenVolume;
 use super::{Args, Failure, IN_USE, READY, failed, opening};
@@ -33,7 +34,11 @@ pub(super) fn serve(
         std::panic::set_hook(Box::new(|info| tracing::error!("{info}")));
     }
     let name = volume.display();
-    let fs = match opening::open(volume, options) {
+    let opened = match &args.moment.at {
+        Some(at) => Ok(args.moment.open(at, volume, options)?),
+        None => opening::open(volume, options),
+    };
+    let fs = match opened {
         Err(opening::Unopened::InUse(why)) if args.detached => {
             // The command that has started this process decides what follows.
             println!("{IN_USE}{why}");
@@ -77,10 +82,13 @@ fn serve_all(
     let house = Arc::new(House::new(Arc::clone(open), volume, options, &sessions));
     house.mount_first(dir)?;
     let alone = !open.get().is_read_only();
-    let desk = Desk::open(volume, alone, house);
-    if let Err(error) = &desk {
+    let is_volume = args.moment.at.is_none();
+    let desk = is_volume.then(|| Desk::open(volume, alone, house));
+    if let Some(Err(error)) = &desk {
         tracing::warn!("no other branch can be mounted beside this one: no socket: {error}");
     }
+    let carrier = Carrier::begin(open, volume, &sessions, options);
+    let _carrier = carrier.map_err(failed)?;
     announce(args, volume, dir);
     sessions.wait().map_err(failed)
 }

@@ -4,6 +4,7 @@
 mod damage;
 mod limits;
 mod model;
+mod pinned;
 mod placement;
 #[cfg(shuttle)]
 mod schedules;

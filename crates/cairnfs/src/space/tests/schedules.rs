@@ -229,3 +229,37 @@ fn concurrent_claims_count_each_block_once() {
         check(&space);
     });
 }
+
+/// What is given up while an image is unpinned is free in the end, whichever comes first.
+#[test]
+fn image_unpinned_while_it_is_given_up() {
+    explore("space: unpinned", Cost::Medium, || {
+        let volume = Volume::new(16 * MIB, &[]);
+        let space = Arc::new(volume.open());
+        let free = space.free_blocks();
+        let funding = Funding::New(Class::Ordinary);
+        let runs: Vec<BlockRun> = (0..3)
+            .map(|_| space.alloc(0, 8, funding).unwrap().unwrap())
+            .collect();
+        runs.iter().for_each(|run| space.image_add(*run).unwrap());
+        let table = space.pin_image(1, None).unwrap();
+        let merge = {
+            let space = space.clone();
+            thread::spawn(move || {
+                for run in runs {
+                    space.image_remove(run).unwrap();
+                    release(&space, [run]).unwrap();
+                }
+            })
+        };
+        let other = {
+            let space = space.clone();
+            thread::spawn(move || space.unpin_image(false).unwrap())
+        };
+        space.unpin(&table, false).unwrap();
+        other.join().unwrap();
+        merge.join().unwrap();
+        assert_eq!(space.free_blocks(), free);
+        check(&space);
+    });
+}

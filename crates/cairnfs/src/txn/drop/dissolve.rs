@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::fault::{self, InjectedFault};
 use crate::sync::atomic::Ordering;
 use crate::txn::Core;
-use crate::txn::drop::blocks::BlockSet;
+use crate::txn::blocks::BlockSet;
 use crate::txn::drop::walk::Walk;
 use crate::txn::merge::{Ending, StepSpace, StepUnits, VolumeStep, write_roots};
 use crate::txn::roots::{Place, RootChanges};

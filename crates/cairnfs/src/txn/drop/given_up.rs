@@ -7,7 +7,7 @@ use crate::fault::{InjectedFault, is_injected};
 use crate::format::NODE_BLOCKS;
 use crate::space::BlockRun;
 use crate::sync::Mutex;
-use crate::txn::drop::blocks::BlockSet;
+use crate::txn::blocks::BlockSet;
 use crate::txn::runs::subtract_runs;
 
 /// What a step of a merge gives up and gains, of what its trees inherit from the root of a walk.

@@ -8,16 +8,14 @@
 //!
 //! [`Drops`] owns the walk in progress, what merges have [`given_up`] since it began, and units kept
 //! for the superblock. Memory: a bit for each block of the groups that have any of the root's own
-//! ([`blocks`]).
+//! ([`crate::txn::blocks`]).
 //!
 //! Lock order: the turn of walks, then the lock of merges.
 
-mod blocks;
 mod dissolve;
 mod given_up;
 mod walk;
 
-use self::blocks::BlockSet;
 pub(super) use self::given_up::{GivenUp, Watch};
 use self::walk::Walk;
 use crate::error::{Error, Result};
@@ -26,6 +24,7 @@ use crate::space::{Class, Space};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::txn::Core;
+use crate::txn::blocks::BlockSet;
 
 /// Items and nodes that a step of a walk compares, about.
 const PIECE: u64 = 1 << 14;

@@ -18,7 +18,7 @@ use crate::format::{MAX_EXTENT_BLOCKS, NODE_BLOCKS};
 use crate::index::{Difference, Limits, OldOnly, Progress, Tree};
 use crate::space::BlockRun;
 use crate::txn::Core;
-use crate::txn::drop::blocks::BlockSet;
+use crate::txn::blocks::BlockSet;
 use crate::txn::roots::Place;
 
 /// Attempts to read a piece while merges replace the tree, before merges have to wait for it.

@@ -40,15 +40,16 @@ impl Packing {
     }
 
     /// Called between the steps of a merge and after it: packs the index if the reserve for
-    /// deletions and merges was used.
+    /// deletions and merges was used. Its nodes have this `birth`: that of the merge, or the newest
+    /// merged sequence.
     ///
     /// # Errors
     /// The device's failure, or damage found in the index.
-    pub fn restore_reserve(&self, core: &Core) -> Result<()> {
+    pub fn restore_reserve(&self, core: &Core, birth: u64) -> Result<()> {
         let whole = || core.space.is_reserve_whole();
         match whole() {
             true => Ok(()),
-            false => self.pack(core, &whole),
+            false => self.pack(core, birth, &whole),
         }
     }
 
@@ -57,7 +58,7 @@ impl Packing {
     ///
     /// # Errors
     /// The device's failure, or damage found in the index.
-    pub fn pack(&self, core: &Core, enough: &dyn Fn() -> bool) -> Result<()> {
+    pub fn pack(&self, core: &Core, birth: u64, enough: &dyn Fn() -> bool) -> Result<()> {
         if self.made.load(Ordering::Relaxed) < self.after.load(Ordering::Relaxed) {
             return Ok(());
         }
@@ -72,7 +73,7 @@ impl Packing {
                 break;
             };
             let key = from.1.filter(|_| id == from.0);
-            let (next, looked_at) = pack_step(core, id, key)?;
+            let (next, looked_at) = pack_step(core, (id, key), birth)?;
             leaves += looked_at;
             ends += usize::from(next.is_none());
             *from = match next {
@@ -91,10 +92,13 @@ impl Packing {
 
 /// Packs leaves of a head from a key on. Returns the key where the next step continues, and the
 /// number of leaves looked at.
-fn pack_step(core: &Core, id: u32, from: Option<Key>) -> Result<(Option<Key>, u64)> {
+fn pack_step(
+    core: &Core,
+    (id, from): (u32, Option<Key>),
+    birth: u64,
+) -> Result<(Option<Key>, u64)> {
     let (count, promised) = (Cell::new(0), Cell::new(0));
     let space = StepSpace::new(core, &count, &promised);
-    let birth = core.superblocks.newest().merged_seq.get();
     let inherited = core.roots.merged_inherited(id);
     if birth <= inherited {
         // Nothing was merged since the files were forked: a frozen root has all nodes.

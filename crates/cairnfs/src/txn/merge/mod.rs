@@ -61,6 +61,11 @@ use crate::txn::heads::HeadInput;
 use crate::txn::items::{ItemStore, NOT_A_HEAD};
 use crate::txn::roots::{RootItems, log_vectors};
 
+/// Birth of nodes that are made while no merge runs.
+fn newest_birth(core: &Core) -> u64 {
+    core.superblocks.newest().merged_seq.get()
+}
+
 /// The input of a merge.
 struct MergeInput {
     /// Sequence of the last context.
@@ -360,7 +365,8 @@ impl Merger {
     }
 
     /// Runs `f` under the lock of merges when no input of a merge, no change of roots and no record
-    /// before the merged sequence is left to the log; merges for that. A want of space that `f`
+    /// before the merged sequence is left to the log, and nodes can be born after the newest
+    /// capture; merges for that. A want of space that `f`
     /// returns inside does not stop the volume.
     ///
     /// # Errors
@@ -372,11 +378,29 @@ impl Merger {
     ) -> Result<()> {
         self.run(core, |left| {
             let never_merged = self.merges() == 0 && core.replayed > 0;
-            if left.unfinished.is_some() || core.roots.has_pending() || never_merged {
+            let captured = core.checkpoints.is_newest(&core.superblocks.newest());
+            if left.unfinished.is_some() || core.roots.has_pending() || never_merged || captured {
                 self.merge_now(core, left)?;
             }
             left.settle(core)?;
             f()
+        })
+        .flatten()
+    }
+
+    /// Runs `f` under the lock of merges when everything committed before is merged, and the newest
+    /// superblock is durable.
+    ///
+    /// # Errors
+    /// Those of `f` and of the merge.
+    pub(super) fn at_rest<R>(&self, core: &Core, f: impl FnOnce() -> Result<R>) -> Result<R> {
+        self.run(core, |left| {
+            let committed = core.heads.are_dirty() || !core.journal.cil().hold().is_empty();
+            if left.unfinished.is_some() || core.roots.has_pending() || committed {
+                self.merge_now(core, left)?;
+            }
+            left.settle(core)?;
+            Ok(f())
         })
         .flatten()
     }
@@ -387,11 +411,11 @@ impl Merger {
         if changed_roots && core.journal.cil().hold().is_empty() && !core.heads.are_dirty() {
             // That was all.
             left.settle(core)?;
-            return self.packing.restore_reserve(core);
+            return self.packing.restore_reserve(core, newest_birth(core));
         }
         let (taken, ()) = self.take_input(core, None, |_| Ok(((), RootItems::new())))?;
         self.merge_or_keep(core, taken, (left, Ending::Settled))?;
-        self.packing.restore_reserve(core)
+        self.packing.restore_reserve(core, newest_birth(core))
     }
 
     /// Closes the open context with the changes of roots that `change` returns, and takes everything
@@ -629,7 +653,7 @@ impl Merger {
             if heads.is_empty() {
                 return Ok(retired);
             }
-            self.packing.restore_reserve(core)?;
+            self.packing.restore_reserve(core, step.birth)?;
         }
     }
 
@@ -643,10 +667,19 @@ impl Merger {
         }
         left.settle(core)?;
         let before = core.space.free_blocks();
-        let result = self.packing.pack(core, &|| false);
+        let result = self.pack_all(core, &mut left);
         if let Err(e) = &result {
             core.storage.fail(e.clone());
         }
         result.map(|()| core.space.free_blocks() > before)
+    }
+
+    /// Packs the whole index. Its nodes are born in the newest merge, which must be after the newest
+    /// capture.
+    fn pack_all(&self, core: &Core, left: &mut Left) -> Result<()> {
+        if core.checkpoints.is_newest(&core.superblocks.newest()) {
+            self.merge_now(core, left)?;
+        }
+        self.packing.pack(core, newest_birth(core), &|| false)
     }
 }

@@ -31,6 +31,7 @@ use crate::mechanism::Mechanism;
 use crate::source::Source;
 use crate::space::{Class, Space, TableState};
 use crate::txn::ablation::LoggedWhole;
+use crate::txn::checkpoint::Checkpoints;
 use crate::txn::drop::Drops;
 use crate::txn::fsync::Fsyncs;
 use crate::txn::heads::Heads;
@@ -249,6 +250,7 @@ impl Core {
             reservations,
             merger: Merger::default(),
             drops: Drops::default(),
+            checkpoints: Checkpoints::found(&superblock),
             fsyncs: Fsyncs::default(),
             logged_whole: LoggedWhole::default(),
             superblocks,

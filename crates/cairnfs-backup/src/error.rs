@@ -1,0 +1,218 @@
+//! The error type of this crate, and its words.
+//!
+//! Every module returns it. A message says what to do next where something can be done. Uses nothing
+//! of the crate but names of objects.
+
+use std::error::Error as StdError;
+use std::io;
+use std::sync::Arc;
+
+/// The result of every fallible call of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why a backup, or a use of one, failed.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// There is no backup at the URL.
+    #[error(
+        "there is no backup here: check bucket and prefix; `cairnfs backup VOLUME URL` makes the \
+         first one"
+    )]
+    NoBackup,
+    /// The backup has no moment yet, or none that is as old.
+    #[error("no moment is kept {0}; `cairnfs backup list` shows them")]
+    NoMoment(String),
+    /// The object belongs to a format that this version does not know.
+    #[error("{object} has format {found}, and this program knows {known}: use a newer version")]
+    Format {
+        /// Its name.
+        object: String,
+        /// The format's number.
+        found: u32,
+        /// The newest one that is known.
+        known: u32,
+    },
+    /// The bytes of an object are not those that were stored.
+    #[error("{object} is damaged: {why}")]
+    Damaged {
+        /// Its name.
+        object: String,
+        /// What is wrong.
+        why: String,
+    },
+    /// An object that a moment needs is not there.
+    #[error("{0} is missing: it was deleted by something else than `cairnfs backup prune`")]
+    Missing(String),
+    /// The backup is one of another volume.
+    #[error("the backup is one of the volume {theirs}, this is {ours}: give another prefix for it")]
+    OtherVolume {
+        /// The volume that is backed up there.
+        theirs: String,
+        /// The one that was given.
+        ours: String,
+    },
+    /// The last writer has another name.
+    #[error(
+        "{writer} writes this backup, and there can be one writer only; if it has ended for good, \
+         take the backup over with --take-over"
+    )]
+    OtherWriter {
+        /// The other one.
+        writer: String,
+    },
+    /// Another writer has taken the backup over.
+    #[error(
+        "{writer} has taken this backup over; nothing more is written from here, and what is stored \
+         is whole"
+    )]
+    Lost {
+        /// The other one.
+        writer: String,
+    },
+    /// It is not known whether a head was stored.
+    #[error(
+        "the store does not say whether moment {number} was stored ({source}); the next backup finds \
+         out"
+    )]
+    Unclear {
+        /// The number of the head.
+        number: u64,
+        /// The last answer.
+        source: Arc<object_store::Error>,
+    },
+    /// Contents are encrypted, and the identity is not there.
+    #[error(
+        "the contents of this backup are encrypted: give its identity with --identity FILE, or its \
+         passphrase"
+    )]
+    Sealed,
+    /// The identity or the passphrase does not fit.
+    #[error("{0}")]
+    Unsealing(String),
+    /// The store refused or failed.
+    #[error("{what} {object}: {}", words(source))]
+    Store {
+        /// What was tried.
+        what: &'static str,
+        /// The object.
+        object: String,
+        /// The answer.
+        source: Arc<object_store::Error>,
+    },
+    /// The URL cannot be used.
+    #[error("{0}")]
+    Url(String),
+    /// The engine, or a file or device on this machine, failed.
+    #[error(transparent)]
+    Engine(#[from] cairnfs::Error),
+    /// Something on this machine failed.
+    #[error("{what}: {source}")]
+    Host {
+        /// What was tried.
+        what: &'static str,
+        /// Why it failed.
+        source: Arc<io::Error>,
+    },
+    /// A signal, or whoever asked for it, has ended it.
+    #[error("interrupted")]
+    Interrupted,
+    /// More than this program holds in memory.
+    #[error("{0}")]
+    TooLarge(String),
+}
+
+impl Error {
+    /// Damage of an object.
+    pub(crate) fn damaged(object: impl ToString, why: impl ToString) -> Self {
+        Self::Damaged {
+            object: object.to_string(),
+            why: why.to_string(),
+        }
+    }
+
+    /// An answer of the store.
+    pub(crate) fn store(
+        what: &'static str,
+        object: impl ToString,
+        source: object_store::Error,
+    ) -> Self {
+        Self::Store {
+            what,
+            object: object.to_string(),
+            source: Arc::new(source),
+        }
+    }
+
+    /// A failure on this machine.
+    pub(crate) fn host(what: &'static str) -> impl Fn(io::Error) -> Self {
+        move |source| Self::Host {
+            what,
+            source: Arc::new(source),
+        }
+    }
+
+    /// The error for code that reads the moment as a device.
+    pub(crate) fn of_device(self, offset: u64, len: usize) -> cairnfs::Error {
+        match self {
+            Self::Engine(error) => error,
+            other => cairnfs::Error::Io {
+                op: "read",
+                offset,
+                len,
+                source: Arc::new(io::Error::other(other)),
+            },
+        }
+    }
+
+    /// Whether the bytes in the store are wrong, as opposed to a store that does not answer.
+    pub fn is_damage(&self) -> bool {
+        matches!(
+            self,
+            Self::Damaged { .. } | Self::Missing(_) | Self::Format { .. }
+        )
+    }
+}
+
+/// What the store said, and what can be done.
+fn words(error: &object_store::Error) -> String {
+    use object_store::Error as E;
+    let next = match error {
+        E::Unauthenticated { .. } => {
+            "; the credentials are missing, wrong or expired: see docs/backup.md"
+        }
+        E::PermissionDenied { .. } => {
+            "; the credentials do not permit this: list, get, put and delete are needed"
+        }
+        E::NotFound { .. } => "; does the bucket exist?",
+        _ if is_full(error) => "; what was stored before is whole: make space, and run it again",
+        _ => "",
+    };
+    format!("{}{next}", innermost(error))
+}
+
+/// Whether the store has no space left.
+fn is_full(error: &object_store::Error) -> bool {
+    let mut at: Option<&(dyn StdError + 'static)> = Some(error);
+    while let Some(error) = at {
+        let kind = error.downcast_ref::<io::Error>().map(io::Error::kind);
+        if kind.is_some_and(|kind| {
+            matches!(
+                kind,
+                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+            )
+        }) {
+            return true;
+        }
+        at = error.source();
+    }
+    false
+}
+
+/// The whole text, without the layers of words around it that repeat it.
+fn innermost(error: &object_store::Error) -> String {
+    match error {
+        object_store::Error::Generic { source, .. } => source.to_string(),
+        other => other.to_string(),
+    }
+}

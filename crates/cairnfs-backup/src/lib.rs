@@ -1,0 +1,52 @@
+//! Backups of volumes in an object store: layers of blocks, kept moments, restore.
+//!
+//! A backup knows nothing of files: it keeps the blocks of an image by their address. Each moment that is
+//! stored adds a *layer* with the blocks that have changed; a moment is a list of layers. Numbered *heads*
+//! name moments and layers, and each is stored only if there is none of its number, so that there is one
+//! writer. Nothing that is stored is ever changed. `docs/backup-format.md` has the format,
+//! `docs/backup.md` the use.
+//!
+//! [`Shipper`] stores moments of a [`Source`], [`Image`] and [`restore()`] get them back,
+//! [`MomentDevice`] reads one from the store, [`check()`] and [`prune()`] take care.
+
+#![deny(missing_docs)]
+
+mod cache;
+mod catalogue;
+mod check;
+mod compact;
+mod device;
+mod error;
+#[doc(hidden)]
+pub mod format;
+mod frame;
+mod image;
+mod keep;
+mod pack;
+mod prune;
+mod restore;
+mod runs;
+mod seal;
+mod ship;
+mod store;
+mod url;
+mod volume;
+mod watch;
+mod writer;
+
+pub use cache::Cache;
+pub use catalogue::{Catalogue, Newest, read_root};
+pub use check::{Report, check};
+pub use device::{Fetch, MomentDevice};
+pub use error::{Error, Result};
+pub use image::Image;
+pub use keep::Keep;
+pub use prune::{PruneOptions, Pruned, prune};
+pub use restore::restore;
+pub use seal::{Key, NewKey, Seal};
+pub use ship::{Checkpoint, EachRun, Shipped, Shipper, Source};
+pub use store::{Asked, Store};
+pub use url::{Place, absolute, environment, open};
+pub use volume::VolumeSource;
+pub use watch::{Unwatched, Watch};
+pub use writer::{Writer, WriterOptions};

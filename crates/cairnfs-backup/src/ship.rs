@@ -1,0 +1,259 @@
+//! Shipping: a moment of a volume becomes a layer and a head.
+//!
+//! The volume is seen through [`Source`] and [`Checkpoint`], so that nothing here knows of the engine's
+//! trees. A backup runs in the caller's thread; a daemon calls it again and again with the same
+//! [`Shipper`], which then needs a layer, a head and one look per moment. Uses the writer, layers and
+//! compaction.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use crate::catalogue::since_epoch;
+use crate::compact;
+use crate::error::{Error, Result};
+use crate::format::head::Moment;
+use crate::format::{BLOCK, MAX_RUNS};
+use crate::image::Image;
+use crate::pack::Packer;
+use crate::runs::{Blocks, layer_runs};
+use crate::store::Store;
+use crate::watch::Watch;
+use crate::writer::{Writer, WriterOptions};
+
+/// How often a backup begins again that its own care has interrupted.
+const ATTEMPTS: u32 = 3;
+
+/// Told of runs: first block and number of blocks.
+pub type EachRun<'a> = dyn FnMut(u64, u64) -> Result<()> + 'a;
+
+/// A volume that is backed up.
+pub trait Source {
+    /// Its name, which never changes.
+    fn volume(&self) -> String;
+
+    /// The names of checkpoints that another one can be compared with.
+    fn known(&self) -> Vec<String>;
+
+    /// A state of the whole volume as it is now. If `since` is not known any longer, it is whole.
+    ///
+    /// # Errors
+    /// Those of the volume.
+    fn checkpoint(&self, since: Option<&str>) -> Result<Box<dyn Checkpoint + '_>>;
+}
+
+/// A state of a volume, which stays as long as this does.
+pub trait Checkpoint {
+    /// Its name.
+    fn id(&self) -> String;
+
+    /// Whether it tells all blocks as changed.
+    fn is_whole(&self) -> bool;
+
+    /// When it was made.
+    fn time(&self) -> SystemTime;
+
+    /// Blocks of the image.
+    fn blocks(&self) -> u64;
+
+    /// Whether nothing has changed.
+    fn is_unchanged(&self) -> bool;
+
+    /// The blocks to be stored, ascending: those that differ from the image that it is compared with.
+    ///
+    /// # Errors
+    /// Those of the volume, and of `each`.
+    fn for_each_gained(&self, each: &mut EachRun<'_>) -> Result<()>;
+
+    /// The blocks that the image needs, ascending; all others are zeros when it is restored.
+    ///
+    /// # Errors
+    /// Those of the volume, and of `each`.
+    fn for_each_live(&self, each: &mut EachRun<'_>) -> Result<()>;
+
+    /// Reads blocks of the image.
+    ///
+    /// # Errors
+    /// Those of the volume.
+    fn read(&self, block: u64, buf: &mut [u8]) -> Result<()>;
+
+    /// It is stored.
+    ///
+    /// # Errors
+    /// Those of the volume; then it is shipped again later.
+    fn shipped(self: Box<Self>) -> Result<()>;
+}
+
+/// What a backup did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Shipped {
+    /// A moment was stored.
+    Moment {
+        /// The moment.
+        moment: Moment,
+        /// Whether all blocks were stored.
+        is_whole: bool,
+        /// Blocks that were stored.
+        blocks: u64,
+        /// Bytes of the objects.
+        bytes: u64,
+    },
+    /// Nothing has changed since the newest moment.
+    Unchanged,
+}
+
+/// Backs up one volume.
+pub struct Shipper {
+    writer: Writer,
+    /// The blocks of the moment of this name, which was stored last.
+    last: Option<(String, Blocks)>,
+    /// Whether the writer must read anew what is kept: something has failed.
+    is_stale: bool,
+    /// Why layers could not be merged after the last moment.
+    untidy: Option<Error>,
+}
+
+impl Shipper {
+    /// Opens the backup of a volume, or makes it.
+    ///
+    /// # Errors
+    /// As [`Writer::open`].
+    pub fn open(store: Arc<Store>, source: &dyn Source, options: WriterOptions) -> Result<Self> {
+        Ok(Self {
+            writer: Writer::open(store, &source.volume(), options)?,
+            last: None,
+            is_stale: false,
+            untidy: None,
+        })
+    }
+
+    /// The writer.
+    pub fn writer(&self) -> &Writer {
+        &self.writer
+    }
+
+    /// Stores the volume's present state.
+    ///
+    /// # Errors
+    /// Another writer has begun, the store fails, or the volume does. What was stored before is whole.
+    pub fn ship(&mut self, source: &dyn Source, watch: &dyn Watch) -> Result<Shipped> {
+        for _ in 1..ATTEMPTS {
+            match self.try_ship(source, watch) {
+                // A prune, perhaps; if it was somebody else, opening anew tells.
+                Err(Error::Lost { .. } | Error::Unclear { .. }) => {}
+                other => return other,
+            }
+        }
+        self.try_ship(source, watch)
+    }
+
+    /// Why layers could not be merged after the last moment, if so. The moment itself is stored.
+    pub fn untidy(&self) -> Option<&Error> {
+        self.untidy.as_ref()
+    }
+
+    fn try_ship(&mut self, source: &dyn Source, watch: &dyn Watch) -> Result<Shipped> {
+        if self.is_stale {
+            self.writer.reopen()?;
+        }
+        self.is_stale = true;
+        let shipped = self.ship_once(source, watch)?;
+        self.untidy = compact::shorten(&mut self.writer, watch).err();
+        self.is_stale = self.untidy.is_some();
+        Ok(shipped)
+    }
+
+    fn ship_once(&mut self, source: &dyn Source, watch: &dyn Watch) -> Result<Shipped> {
+        let moments = self.writer.catalogue().moments();
+        let known = source.known();
+        let mut newest = moments.iter().rev();
+        let before = newest.find(|moment| known.contains(&moment.checkpoint));
+        let before = before.cloned();
+        let is_newest = moments.last() == before.as_ref();
+        let since = before.as_ref().map(|moment| moment.checkpoint.as_str());
+        let checkpoint = source.checkpoint(since)?;
+        if checkpoint.is_unchanged() && before.is_some() && is_newest {
+            self.writer.check()?;
+            return Ok(Shipped::Unchanged);
+        }
+        self.writer.begin()?;
+        let before = before.filter(|_| !checkpoint.is_whole());
+        let (shipped, blocks) = self.store(checkpoint.as_ref(), before.as_ref(), watch)?;
+        let id = checkpoint.id();
+        checkpoint.shipped()?;
+        self.last = Some((id, blocks));
+        Ok(shipped)
+    }
+
+    /// Stores the layers and the head of a checkpoint; returns the blocks that they have as well.
+    fn store(
+        &mut self,
+        checkpoint: &dyn Checkpoint,
+        before: Option<&Moment>,
+        watch: &dyn Watch,
+    ) -> Result<(Shipped, Blocks)> {
+        let gained = collect(|each| checkpoint.for_each_gained(each))?;
+        let old = match before {
+            Some(before) => self.blocks_of(before)?,
+            None => Blocks::default(),
+        };
+        let live = collect(|each| checkpoint.for_each_live(each))?;
+        let dropped = old.without(&live).without(&gained);
+        let blocks_now = old.without(&dropped).with(&gained);
+        let mut layers = before.map_or_else(Vec::new, |before| before.layers.clone());
+        let (mut blocks, mut bytes) = (0, 0);
+        watch.expect(gained.count() * BLOCK as u64);
+        for runs in layer_runs(&gained, &dropped)?.chunks(MAX_RUNS) {
+            let packer = Packer {
+                store: self.writer.store(),
+                seal: self.writer.seal(),
+                watch,
+            };
+            let name = self.writer.new_layer()?;
+            let mut read = |block, buf: &mut [u8]| checkpoint.read(block, buf);
+            let layer = packer.write(name, runs.to_vec(), &mut read)?;
+            layers.push(layer.number);
+            blocks += layer.blocks;
+            bytes += layer.bytes;
+            self.writer.catalogue_mut().add_layer(layer);
+        }
+        let (seconds, nanoseconds) = since_epoch(checkpoint.time());
+        let moment = Moment {
+            number: self.writer.next_number(),
+            checkpoint: checkpoint.id(),
+            seconds,
+            nanoseconds,
+            blocks: checkpoint.blocks(),
+            live: blocks_now.count(),
+            layers,
+        };
+        self.writer.catalogue_mut().add_moment(moment.clone());
+        self.writer.publish(false)?;
+        let shipped = Shipped::Moment {
+            moment,
+            is_whole: before.is_none(),
+            blocks,
+            bytes,
+        };
+        Ok((shipped, blocks_now))
+    }
+
+    /// The blocks of a moment.
+    fn blocks_of(&self, moment: &Moment) -> Result<Blocks> {
+        if let Some((id, blocks)) = &self.last
+            && *id == moment.checkpoint
+        {
+            return Ok(blocks.clone());
+        }
+        // Which blocks there are is told without a key.
+        let seal = Arc::default();
+        let store = Arc::clone(self.writer.store());
+        Image::open(store, seal, self.writer.catalogue(), moment)?.live()
+    }
+}
+
+/// The runs that a call tells.
+fn collect(tell: impl FnOnce(&mut EachRun<'_>) -> Result<()>) -> Result<Blocks> {
+    let mut blocks = Blocks::default();
+    tell(&mut |start, count| blocks.push(start, count))?;
+    Ok(blocks)
+}

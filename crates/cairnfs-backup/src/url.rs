@@ -1,0 +1,169 @@
+//! Which store a URL means. Credentials and endpoints come from the variables of an environment, as
+//! `object_store` takes them: those of the caller, also where a daemon does the work.
+
+use std::path::{Path as FilePath, PathBuf};
+use std::sync::Arc;
+
+use object_store::local::LocalFileSystem;
+use object_store::path::Path;
+use url::Url;
+
+use crate::error::{Error, Result};
+use crate::store::Store;
+
+/// Whether the place is made if it is missing. Buckets never are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// A directory is made.
+    Make,
+    /// It must be there.
+    Find,
+}
+
+/// Variables with names and values.
+pub type Environment = [(String, String)];
+
+/// What the names of variables begin with that concern stores.
+const PREFIXES: [&str; 3] = ["AWS_", "GOOGLE_", "AZURE_"];
+
+/// The variables of this process that concern stores.
+pub fn environment() -> Vec<(String, String)> {
+    let all = std::env::vars_os().filter_map(|(name, value)| {
+        let (name, value) = (name.into_string().ok()?, value.into_string().ok()?);
+        Some((name, value))
+    });
+    all.filter(|(name, _)| PREFIXES.iter().any(|prefix| name.starts_with(prefix)))
+        .collect()
+}
+
+/// The same place for a process with another working directory.
+///
+/// # Errors
+/// There is no working directory.
+pub fn absolute(url: &str) -> Result<String> {
+    if url.contains("://") {
+        return Ok(url.to_owned());
+    }
+    let path = std::path::absolute(url).map_err(Error::host("the directory of the backup"))?;
+    let text = path.into_os_string().into_string();
+    text.map_err(|path| Error::Url(format!("{}: not UTF-8", path.display())))
+}
+
+/// Opens the store at a URL, or in a directory that is given as a path.
+///
+/// # Errors
+/// The URL cannot be understood, or nothing is there.
+pub fn open(url: &str, place: Place, environment: &Environment) -> Result<Store> {
+    if !url.contains("://") {
+        return directory(FilePath::new(url), place);
+    }
+    let wrong = |why: &dyn std::fmt::Display| Error::Url(format!("{url}: {why}"));
+    let parsed = Url::parse(url).map_err(|e| wrong(&e))?;
+    if parsed.scheme() == "file" {
+        let path = parsed.to_file_path();
+        let path = path.map_err(|()| wrong(&"a file URL has three slashes: file:///directory"))?;
+        return directory(&path, place);
+    }
+    remote(&parsed, environment)
+}
+
+fn directory(path: &FilePath, place: Place) -> Result<Store> {
+    if place == Place::Make {
+        std::fs::create_dir_all(path).map_err(Error::host("the directory of the backup"))?;
+    } else if !path.is_dir() {
+        return Err(Error::NoBackup);
+    }
+    let dir: PathBuf = path
+        .canonicalize()
+        .map_err(Error::host("the directory of the backup"))?;
+    let files = LocalFileSystem::new_with_prefix(&dir);
+    let files = files.map_err(|why| Error::store("cannot open", dir.display(), why))?;
+    let store = Store::new(Arc::new(files.with_fsync(true)), Path::default())?;
+    Ok(store.in_dir(dir))
+}
+
+#[cfg(feature = "cloud")]
+fn remote(url: &Url, environment: &Environment) -> Result<Store> {
+    use object_store::aws::AmazonS3Builder;
+    use object_store::azure::MicrosoftAzureBuilder;
+    use object_store::gcp::GoogleCloudStorageBuilder;
+    use object_store::{ObjectStore, ObjectStoreScheme};
+
+    let wrong = |why: &dyn std::fmt::Display| Error::Url(format!("{url}: {why}"));
+    let (scheme, path) = ObjectStoreScheme::parse(url).map_err(|e| wrong(&e))?;
+    let refused = |why| Error::store("cannot use", url, why);
+    let store: Arc<dyn ObjectStore> = match scheme {
+        ObjectStoreScheme::AmazonS3 => {
+            let builder = AmazonS3Builder::new().with_url(url.as_str());
+            let builder =
+                options(environment).fold(builder, |builder, (key, value)| match key.parse() {
+                    Ok(key) => builder.with_config(key, value),
+                    Err(_) => builder,
+                });
+            Arc::new(builder.build().map_err(refused)?)
+        }
+        ObjectStoreScheme::GoogleCloudStorage => {
+            let builder = GoogleCloudStorageBuilder::new().with_url(url.as_str());
+            let builder =
+                options(environment).fold(builder, |builder, (key, value)| match key.parse() {
+                    Ok(key) => builder.with_config(key, value),
+                    Err(_) => builder,
+                });
+            Arc::new(builder.build().map_err(refused)?)
+        }
+        ObjectStoreScheme::MicrosoftAzure => {
+            let builder = MicrosoftAzureBuilder::new().with_url(url.as_str());
+            let builder =
+                options(environment).fold(builder, |builder, (key, value)| match key.parse() {
+                    Ok(key) => builder.with_config(key, value),
+                    Err(_) => builder,
+                });
+            Arc::new(builder.build().map_err(refused)?)
+        }
+        _ => return Err(wrong(&"use file:///directory, s3://, gs:// or az://")),
+    };
+    Store::new(store, path)
+}
+
+/// The variables as the builders of stores name their options.
+#[cfg(feature = "cloud")]
+fn options(environment: &Environment) -> impl Iterator<Item = (String, &str)> {
+    let all = environment.iter();
+    all.map(|(name, value)| (name.to_ascii_lowercase(), value.as_str()))
+}
+
+#[cfg(not(feature = "cloud"))]
+fn remote(url: &Url, _environment: &Environment) -> Result<Store> {
+    Err(Error::Url(format!(
+        "{url}: this program was built for directories only (file:///directory); build it with \
+         `--features cloud` for s3://, gs:// and az://"
+    )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wrong_urls_are_told() {
+        for (url, told) in [
+            ("file://dir", "three slashes"),
+            ("ftp://host/x", "file:///directory"),
+            ("://", "relative URL"),
+        ] {
+            let why = open(url, Place::Find, &[]).err().map(|e| e.to_string());
+            assert!(
+                why.as_ref().is_some_and(|why| why.contains(told)),
+                "{why:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn missing_directory_is_no_backup() {
+        let dir = tempfile::tempdir().unwrap();
+        let missing = dir.path().join("x");
+        let found = open(missing.to_str().unwrap(), Place::Find, &[]);
+        assert!(matches!(found, Err(Error::NoBackup)));
+    }
+}

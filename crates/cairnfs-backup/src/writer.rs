@@ -1,0 +1,318 @@
+//! The one writer of a backup: how it begins, stores heads, and notices that another one has begun.
+//!
+//! Heads are numbered, and each is stored only if there is none of its number; so of two writers one is
+//! refused, whatever their clocks say. A writer begins by a head of its own with the next epoch. From
+//! then on an older one fails at its next head, and stops; what it has stored besides is garbage that
+//! nobody refers to. Objects are deleted only by a writer whose head came after the last use of them.
+//! Before a head is deleted, a mark is stored that its number is used up (`docs/backup-format.md`).
+//! Uses the catalogue, the store and the format.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::catalogue::{Catalogue, read_head, read_root};
+use crate::error::{Error, Result};
+use crate::format::head::{Head, Writer as Name};
+use crate::format::root::{self, Root};
+use crate::format::{
+    FORMAT, HEADS_TOGETHER, MAX_OBJECT, gone_name, head_name, head_number, layer_of, new_layer,
+    random_name,
+};
+use crate::seal::{Key, NewKey, Seal};
+use crate::store::{Put, Store};
+
+/// What a writer is and wants.
+#[derive(Clone, Default)]
+pub struct WriterOptions {
+    /// Its name: machine and path. The next run of the same name goes on without being asked.
+    pub name: String,
+    /// Goes on where a writer of another name has ended.
+    pub take_over: bool,
+    /// How a backup that is made now is encrypted.
+    pub new_key: Option<NewKey>,
+    /// What opens an encrypted backup; only compaction needs it.
+    pub key: Option<Key>,
+}
+
+/// A writer, with all that is kept.
+pub struct Writer {
+    store: Arc<Store>,
+    catalogue: Catalogue,
+    seal: Arc<Seal>,
+    options: WriterOptions,
+    /// Its name in heads.
+    name: Name,
+    /// Its epoch, once it has begun.
+    epoch: Option<u64>,
+}
+
+impl Writer {
+    /// Opens the backup of a volume, or makes it. Nothing but the root object is stored yet.
+    ///
+    /// # Errors
+    /// It is the backup of another volume, another writer has it, or the store fails.
+    pub fn open(store: Arc<Store>, volume: &str, options: WriterOptions) -> Result<Self> {
+        let root = make_root(&store, volume, &options)?;
+        if root.volume != volume {
+            return Err(Error::OtherVolume {
+                theirs: root.volume,
+                ours: volume.to_owned(),
+            });
+        }
+        let name = Name {
+            name: options.name.clone(),
+            run: random_name()?,
+        };
+        let catalogue = Catalogue::open(&store)?;
+        let other = catalogue.newest().map(|newest| newest.writer.name.clone());
+        match other.filter(|other| *other != name.name && !options.take_over) {
+            Some(writer) => Err(Error::OtherWriter { writer }),
+            None => Self::with(store, catalogue, options, name),
+        }
+    }
+
+    /// Opens a backup that is there, for its care. The name of its writer stays, so that this goes on
+    /// afterwards.
+    ///
+    /// # Errors
+    /// There is no backup, or the store fails.
+    pub fn open_for_care(store: Arc<Store>, key: Option<Key>) -> Result<Self> {
+        let catalogue = Catalogue::open(&store)?;
+        let writer = catalogue.newest().map(|newest| newest.writer.name.clone());
+        let options = WriterOptions {
+            name: writer.unwrap_or_default(),
+            key,
+            ..WriterOptions::default()
+        };
+        let name = Name {
+            name: options.name.clone(),
+            run: random_name()?,
+        };
+        Self::with(store, catalogue, options, name)
+    }
+
+    fn with(
+        store: Arc<Store>,
+        catalogue: Catalogue,
+        options: WriterOptions,
+        name: Name,
+    ) -> Result<Self> {
+        let seal = Seal::of(catalogue.root().encryption.as_ref(), options.key.as_ref())?;
+        Ok(Self {
+            store,
+            catalogue,
+            seal: Arc::new(seal),
+            options,
+            name,
+            epoch: None,
+        })
+    }
+
+    /// Reads anew what is kept, to begin again: for a writer that was interrupted by the care of its
+    /// backup.
+    ///
+    /// # Errors
+    /// A writer of another name has begun, or the store fails.
+    pub fn reopen(&mut self) -> Result<()> {
+        let catalogue = Catalogue::open(&self.store)?;
+        let other = catalogue.newest().map(|newest| newest.writer.name.clone());
+        if let Some(writer) = other.filter(|other| *other != self.name.name) {
+            return Err(Error::Lost { writer });
+        }
+        self.catalogue = catalogue;
+        self.name.run = random_name()?;
+        self.epoch = None;
+        Ok(())
+    }
+
+    /// What is kept.
+    pub fn catalogue(&self) -> &Catalogue {
+        &self.catalogue
+    }
+
+    /// What is kept, to be changed for the next head.
+    pub(crate) fn catalogue_mut(&mut self) -> &mut Catalogue {
+        &mut self.catalogue
+    }
+
+    /// How frames are written and read.
+    pub fn seal(&self) -> &Arc<Seal> {
+        &self.seal
+    }
+
+    /// The store.
+    pub fn store(&self) -> &Arc<Store> {
+        &self.store
+    }
+
+    /// What this writer is and wants.
+    pub fn options(&self) -> &WriterOptions {
+        &self.options
+    }
+
+    /// Begins: from now on every older writer is refused.
+    ///
+    /// # Errors
+    /// Another one has begun at the same time, or the store fails.
+    pub fn begin(&mut self) -> Result<()> {
+        if self.epoch.is_none() {
+            let epoch = self.catalogue.newest().map_or(0, |newest| newest.epoch) + 1;
+            self.store_head(epoch, false)?;
+            self.epoch = Some(epoch);
+        }
+        Ok(())
+    }
+
+    /// The name and the number of a new layer.
+    pub(crate) fn new_layer(&self) -> Result<(u64, String)> {
+        let name = new_layer(self.epoch.unwrap_or(0))?;
+        Ok((self.catalogue.last_layer() + 1, name))
+    }
+
+    /// The number of the next head.
+    pub(crate) fn next_number(&self) -> u64 {
+        self.catalogue.newest().map_or(0, |newest| newest.number) + 1
+    }
+
+    /// Stores what the catalogue has become.
+    ///
+    /// # Errors
+    /// Another writer has begun: [`Error::Lost`]. After any error this writer has to be opened anew.
+    pub(crate) fn publish(&mut self, whole: bool) -> Result<()> {
+        let epoch = self.epoch.unwrap_or(0);
+        self.store_head(epoch, whole)?;
+        if self.catalogue.base_number() == self.next_number() - 1 {
+            self.delete_heads()?;
+        }
+        Ok(())
+    }
+
+    fn store_head(&mut self, epoch: u64, whole: bool) -> Result<()> {
+        let (head, bytes) = self.catalogue.next_head((epoch, &self.name), whole)?;
+        let number = head.number;
+        match self.store.put_new(&head_name(number), &bytes) {
+            Put::Stored => {}
+            Put::Exists => self.is_own(&head, &bytes)?,
+            Put::Unclear(source) => {
+                return Err(Error::Unclear {
+                    number,
+                    source: Arc::new(source),
+                });
+            }
+        }
+        // A number that was deleted meanwhile is free again, but it is not the next one any longer.
+        if self.store.size(&gone_name(number))?.is_some() {
+            return Err(self.lost());
+        }
+        self.catalogue.stored(head, &bytes);
+        Ok(())
+    }
+
+    /// Whether the head that is there is the one that was to be stored: the store may have done it
+    /// without saying so.
+    fn is_own(&self, head: &Head, bytes: &Bytes) -> Result<()> {
+        let found = self.store.get(&head_name(head.number), MAX_OBJECT)?;
+        match found {
+            Some(found) if found == *bytes => Ok(()),
+            _ => Err(self.lost()),
+        }
+    }
+
+    /// Who has begun meanwhile.
+    fn lost(&self) -> Error {
+        let newest = Catalogue::open(&self.store);
+        let newest = newest.ok().and_then(|other| other.newest().cloned());
+        let writer = newest.map_or_else(|| "another writer".into(), |newest| newest.writer.name);
+        Error::Lost { writer }
+    }
+
+    /// Deletes heads that are told by a later whole one: all with the same mark, but not the last ones.
+    fn delete_heads(&self) -> Result<()> {
+        let first = self.catalogue.base_number() / HEADS_TOGETHER * HEADS_TOGETHER;
+        let listed = self.store.list("heads")?;
+        let numbers = listed.iter().filter_map(|found| head_number(&found.name));
+        let old: Vec<u64> = numbers.filter(|number| *number < first).collect();
+        let marks: BTreeSet<String> = old.iter().map(|number| gone_name(*number)).collect();
+        for mark in marks {
+            self.store.put(&mark, Bytes::new())?;
+        }
+        let names: Vec<String> = old.into_iter().map(head_name).collect();
+        self.store.delete(&names)?;
+        self.store.sweep("heads");
+        Ok(())
+    }
+
+    /// Deletes all layers that no moment has, and that no later writer can have stored; returns their
+    /// bytes and objects.
+    ///
+    /// # Errors
+    /// The store fails.
+    pub(crate) fn delete_garbage(&self) -> Result<(u64, u64)> {
+        let epoch = self.epoch.unwrap_or(0);
+        let moments = self.catalogue.moments().iter();
+        let layers = moments.flat_map(|moment| self.catalogue.layers_of(moment));
+        let used: BTreeSet<&str> = layers.map(|layer| layer.name.as_str()).collect();
+        let is_garbage = |name: &str| {
+            layer_of(name).is_some_and(|(layer, of)| of <= epoch && !used.contains(layer))
+        };
+        let listed = self.store.list("layers")?;
+        let garbage: Vec<_> = listed
+            .iter()
+            .filter(|found| is_garbage(&found.name))
+            .collect();
+        let names: Vec<_> = garbage
+            .iter()
+            .map(|found| format!("layers/{}", found.name))
+            .collect();
+        self.store.delete(&names)?;
+        self.store.sweep("layers");
+        Ok((
+            garbage.iter().map(|found| found.size).sum(),
+            names.len() as u64,
+        ))
+    }
+
+    /// Whether the newest head is still the own one.
+    ///
+    /// # Errors
+    /// It is not: [`Error::Lost`].
+    pub fn check(&self) -> Result<()> {
+        match read_head(&self.store, self.catalogue.root(), self.next_number())? {
+            None => Ok(()),
+            Some(_) => Err(self.lost()),
+        }
+    }
+}
+
+/// The root object; makes it if there is none.
+fn make_root(store: &Store, volume: &str, options: &WriterOptions) -> Result<Root> {
+    match read_root(store) {
+        Err(Error::NoBackup) => {}
+        Ok(root) if options.new_key.is_some() && root.encryption.is_none() => {
+            return Err(Error::Unsealing(
+                "this backup exists and is not encrypted: give another prefix for an encrypted one"
+                    .into(),
+            ));
+        }
+        found => return found,
+    }
+    let encryption = options
+        .new_key
+        .as_ref()
+        .map(NewKey::encryption)
+        .transpose()?;
+    let root = Root {
+        format: FORMAT,
+        backup: random_name()?,
+        volume: volume.to_owned(),
+        encryption,
+    };
+    let bytes = Bytes::from(root.encode()?);
+    match store.put_new(root::NAME, &bytes) {
+        Put::Stored => Ok(root),
+        Put::Exists => read_root(store),
+        Put::Unclear(source) => Err(Error::store("cannot store", root::NAME, source)),
+    }
+}

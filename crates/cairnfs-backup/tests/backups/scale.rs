@@ -1,0 +1,107 @@
+//! What grows with what: requests of opening, layers of a moment, objects of a large layer.
+
+use std::sync::Arc;
+
+use cairnfs_backup::{
+    Catalogue, Image, Keep, PruneOptions, Seal, Shipped, Shipper, Unwatched, WriterOptions, prune,
+};
+use jiff::tz::TimeZone;
+
+use crate::store::{Objects, Trouble};
+use crate::volume::Volume;
+
+fn options() -> WriterOptions {
+    WriterOptions {
+        name: "here".into(),
+        ..WriterOptions::default()
+    }
+}
+
+#[test]
+fn a_layer_of_many_objects_comes_back() {
+    let (objects, volume) = (Objects::default(), Volume::new("v", 20_000));
+    volume.write(3, 9_000, 3);
+    volume.write(12_000, 500, 4);
+    let store = objects.client(Trouble::None);
+    let mut shipper = Shipper::open(store, &volume, options()).unwrap();
+    let shipped = shipper.ship(&volume, &Unwatched).unwrap();
+    assert!(matches!(
+        shipped,
+        Shipped::Moment {
+            is_whole: true,
+            blocks: 9_500,
+            ..
+        }
+    ));
+    let names = objects.names();
+    let layers = names
+        .iter()
+        .filter(|name| name.as_ref().contains("layers/"));
+    assert_eq!(layers.count(), 3);
+    volume.write(4_000, 1, 5);
+    let shipped = shipper.ship(&volume, &Unwatched).unwrap();
+    assert!(matches!(
+        shipped,
+        Shipped::Moment {
+            is_whole: false,
+            blocks: 1,
+            ..
+        }
+    ));
+    objects.verify(&volume);
+}
+
+#[test]
+fn a_backup_in_a_series_needs_three_requests_and_opening_few() {
+    let (objects, volume) = (Objects::default(), Volume::new("v", 5_000));
+    volume.write(0, 2_000, 1);
+    let store = objects.client(Trouble::None);
+    let mut shipper = Shipper::open(Arc::clone(&store), &volume, options()).unwrap();
+    shipper.ship(&volume, &Unwatched).unwrap();
+    let mut least = u64::MAX;
+    for round in 2..602 {
+        volume.write(round * 7 % 2_000, 2, round);
+        let before = store.asked().requests;
+        shipper.ship(&volume, &Unwatched).unwrap();
+        least = least.min(store.asked().requests - before);
+    }
+    assert_eq!(
+        least, 3,
+        "the layer, the head, and a look whether its number was used up"
+    );
+
+    let store = objects.client(Trouble::None);
+    let catalogue = Catalogue::open(&store).unwrap();
+    assert_eq!(catalogue.moments().len(), 601);
+    assert_eq!(
+        store.asked().requests,
+        5,
+        "root, list, head, one behind it, whole head"
+    );
+    for moment in catalogue.moments() {
+        assert!(moment.layers.len() <= 25, "{moment:?}");
+    }
+    let newest = catalogue.moment_at(None).unwrap();
+    let seal = Arc::<Seal>::default();
+    let before = store.asked().requests;
+    Image::open(Arc::clone(&store), seal, &catalogue, newest).unwrap();
+    assert_eq!(store.asked().requests - before, newest.layers.len() as u64);
+
+    let options = PruneOptions {
+        keep: Keep {
+            last: 3,
+            ..Keep::default()
+        },
+        ..PruneOptions::default()
+    };
+    let pruned = prune(&store, &options, &TimeZone::UTC, &Unwatched).unwrap();
+    assert_eq!(pruned.removed.len(), 598);
+    let catalogue = Catalogue::open(&store).unwrap();
+    let live = catalogue.moment_at(None).unwrap().live;
+    let blocks: u64 = catalogue.layers().values().map(|layer| layer.blocks).sum();
+    assert!(
+        blocks <= live * 5 / 3,
+        "{blocks} blocks are kept, {live} are live"
+    );
+    objects.verify(&volume);
+}

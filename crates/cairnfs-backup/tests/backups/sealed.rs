@@ -1,0 +1,92 @@
+//! Encrypted backups: written without the key, read with it, and readable by age itself.
+
+use std::sync::Arc;
+
+use cairnfs_backup::format::root::Root;
+use cairnfs_backup::{
+    Catalogue, Error, Image, Keep, Key, NewKey, PruneOptions, Seal, Shipper, Unwatched,
+    WriterOptions, check, prune, restore,
+};
+use jiff::tz::TimeZone;
+
+use crate::store::{Objects, Trouble};
+use crate::volume::{Volume, contents};
+
+fn options() -> WriterOptions {
+    WriterOptions {
+        name: "here".into(),
+        new_key: Some(NewKey::Passphrase("stone".into())),
+        ..WriterOptions::default()
+    }
+}
+
+fn seal(root: &Root, key: Option<&Key>) -> Result<Arc<Seal>, Error> {
+    Seal::of(root.encryption.as_ref(), key).map(Arc::new)
+}
+
+#[test]
+fn an_encrypted_backup_is_read_with_its_passphrase_only() {
+    let (objects, volume) = (Objects::default(), Volume::new("v", 300));
+    volume.write(0, 100, 1);
+    let store = objects.client(Trouble::None);
+    for round in 0..3 {
+        // A later run needs no key, and no words about encryption.
+        let options = WriterOptions {
+            new_key: options().new_key.filter(|_| round == 0),
+            ..options()
+        };
+        let mut shipper = Shipper::open(Arc::clone(&store), &volume, options).unwrap();
+        volume.write(10 * round, 5, round);
+        volume.free(90 - round, 1);
+        shipper.ship(&volume, &Unwatched).unwrap();
+    }
+    let catalogue = Catalogue::open(&store).unwrap();
+    let key = Key::Passphrase("stone".into());
+    let open = seal(catalogue.root(), Some(&key)).unwrap();
+    assert_eq!(objects.verify_with(&volume, Arc::clone(&open)).len(), 3);
+
+    // Without the key all but contents is checked, and nothing is restored.
+    let shut = seal(catalogue.root(), None).unwrap();
+    let report = check(&store, &catalogue, &shut, true, &Unwatched).unwrap();
+    assert_eq!((report.problems.len(), report.moments), (0, 3));
+    let moment = catalogue.moment_at(None).unwrap();
+    let image = Image::open(Arc::clone(&store), shut, &catalogue, moment).unwrap();
+    let file = tempfile::tempfile().unwrap();
+    let refused = restore(&image, &file, &Unwatched).unwrap_err();
+    assert!(matches!(refused, Error::Sealed), "{refused}");
+
+    // Moments go without the key, layers are merged with it.
+    let keep = Keep {
+        last: 1,
+        ..Keep::default()
+    };
+    let mut options = PruneOptions {
+        keep,
+        ..PruneOptions::default()
+    };
+    let pruned = prune(&store, &options, &TimeZone::UTC, &Unwatched).unwrap();
+    assert_eq!((pruned.removed.len(), pruned.merged), (2, 0));
+    options.key = Some(key);
+    prune(&store, &options, &TimeZone::UTC, &Unwatched).unwrap();
+    assert_eq!(objects.verify_with(&volume, open).len(), 1);
+}
+
+#[test]
+fn no_contents_are_in_the_objects() {
+    let (objects, volume) = (Objects::default(), Volume::new("v", 100));
+    // Contents that are not compressed.
+    volume.write(3, 1, 3);
+    let seed = 3_u64 * 1000 + 3;
+    assert_eq!(seed % 3, 0);
+    let store = objects.client(Trouble::None);
+    let mut shipper = Shipper::open(store, &volume, options()).unwrap();
+    shipper.ship(&volume, &Unwatched).unwrap();
+    let part = &contents(seed)[1000..1100];
+    for name in objects.names() {
+        let bytes = objects.bytes(&name);
+        assert!(
+            !bytes.windows(part.len()).any(|some| some == part),
+            "{name}"
+        );
+    }
+}

@@ -1,0 +1,226 @@
+//! `cairnfs backup check`: proves that everything that is kept is there and is what was stored, and that
+//! a moment is a sound volume.
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use cairnfs::device::{Access, Device, FileDevice};
+use cairnfs_backup::format::head::Moment;
+use cairnfs_backup::{
+    Cache, Error, Fetch, Image, MomentDevice, Report, check as check_store, restore,
+};
+use cairnfs_check::CheckOptions;
+use jiff::tz::TimeZone;
+use serde::Serialize;
+
+use super::{KeyArgs, Opened, Shown, failure};
+use crate::failure::{AnyError, Explain, Failure};
+use crate::output::{self, Progress, counted, local_time};
+use crate::size::human;
+use crate::stage::Stage;
+
+/// Exit code: damage was found.
+const ERRORS: u8 = 4;
+/// Exit code: the backup could not be checked.
+const OPERATIONAL: u8 = 8;
+/// Bytes of the temporary file for what was read.
+const CACHE: u64 = 1 << 30;
+
+const EXAMPLES: &str = "\
+Examples:
+  cairnfs backup check file:///mnt/other/disk
+  cairnfs backup check s3://bucket/disk --quick    heads, indexes, sizes of objects
+  cairnfs backup check s3://bucket/disk --drill    also restores a moment, whichever
+  cairnfs backup check s3://bucket/disk --at 10:30
+
+Reads all objects and compares every hash, down from the newest head; then the
+newest moment (or that of --at) is checked as `cairnfs check --data` does. With
+--drill a moment drawn by lot is restored into a temporary file in TMPDIR and
+checked there. Without the key of an encrypted backup hashes are compared, but
+no moment is checked.
+
+Exit codes, as in fsck(8): 0 no errors, 4 errors found, 8 the backup could not be
+checked, 2 wrong arguments.";
+
+/// Check that everything that is kept is there, and is what was stored
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// Where the backup is
+    url: String,
+    /// Do not read contents
+    #[arg(long, conflicts_with_all = ["drill", "at"])]
+    quick: bool,
+    /// Restore a moment drawn by lot, and check that
+    #[arg(long, conflicts_with = "at")]
+    drill: bool,
+    /// Check the moment of this time instead of the newest one
+    #[arg(long, value_name = "TIME")]
+    at: Option<String>,
+    #[command(flatten)]
+    key: KeyArgs,
+    /// Print as JSON
+    #[arg(long)]
+    json: bool,
+    /// Show no progress
+    #[arg(short, long)]
+    quiet: bool,
+}
+
+#[derive(Serialize)]
+struct Json<'a> {
+    clean: bool,
+    problems: &'a [String],
+    heads: u64,
+    moments: u64,
+    layers: u64,
+    objects: u64,
+    bytes: u64,
+    garbage_objects: u64,
+    garbage_bytes: u64,
+    /// The moment that was checked as a volume.
+    checked_moment: Option<u64>,
+}
+
+/// Runs the command.
+pub fn run(args: &Args) -> Result<ExitCode, AnyError> {
+    let wrong = |e: &Error| match e {
+        Error::Interrupted => crate::interrupt::interrupted(),
+        _ if e.is_damage() => failure(&args.url, e).code(ERRORS),
+        _ => failure(&args.url, e).code(OPERATIONAL),
+    };
+    let stage = Stage::own()?;
+    stage.defer_interrupts()?;
+    let opened = Opened::open(&args.url, &args.key).map_err(|f| f.code(OPERATIONAL))?;
+    let watch = Shown::new(&stage, "reading", args.quiet || args.json);
+    let report = check_store(
+        &opened.store,
+        &opened.catalogue,
+        &opened.seal,
+        !args.quick,
+        &watch,
+    );
+    let mut report = report.map_err(|e| wrong(&e))?;
+    drop(watch);
+    let mut checked = None;
+    if !args.quick && opened.seal.opens() && !opened.catalogue.moments().is_empty() {
+        let moment = choose(args, &opened)?;
+        let found = check_moment(args, &opened, &moment, &stage);
+        match found {
+            Ok(found) => report.problems.extend(found),
+            // What is damaged already cannot be read as a volume.
+            Err(e) if e.is_damage() || !report.problems.is_empty() => {
+                report.problems.push(e.to_string());
+            }
+            Err(e) => return Err(wrong(&e).into()),
+        }
+        checked = Some(moment);
+    }
+    tell(args, &report, checked.as_ref())?;
+    Ok(ExitCode::from(match report.problems.is_empty() {
+        true => 0,
+        false => ERRORS,
+    }))
+}
+
+/// Which moment is checked as a volume.
+fn choose(args: &Args, opened: &Opened) -> Result<Moment, Failure> {
+    let moments = opened.catalogue.moments();
+    if args.drill {
+        let lot = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        let lot = lot.map_or(0, |now| now.subsec_nanos() / 1000) as usize;
+        if let Some(moment) = moments.get(lot % moments.len().max(1)) {
+            return Ok(moment.clone());
+        }
+    }
+    opened.moment(&args.url, args.at.as_deref(), &TimeZone::system())
+}
+
+/// Checks the image of a moment; returns what was found.
+fn check_moment(
+    args: &Args,
+    opened: &Opened,
+    moment: &Moment,
+    stage: &Stage,
+) -> Result<Vec<String>, Error> {
+    let (store, seal) = (Arc::clone(&opened.store), Arc::clone(&opened.seal));
+    let image = Image::open(store, seal, &opened.catalogue, moment)?;
+    if !args.drill {
+        let device = MomentDevice::new(image, Cache::new(CACHE, None)?, Fetch::Object);
+        return check_device(args, &device);
+    }
+    let host = |source: io::Error| Error::Engine(cairnfs::Error::from(source));
+    let file = tempfile::NamedTempFile::new().map_err(host)?;
+    let watch = Shown::new(stage, "restoring", args.quiet || args.json);
+    restore(&image, file.as_file(), &watch)?;
+    drop(watch);
+    let device = FileDevice::open(file.path(), Access::ReadOnly)?;
+    check_device(args, &device)
+}
+
+fn check_device(args: &Args, device: &dyn Device) -> Result<Vec<String>, Error> {
+    let progress = Progress::steps("check", args.quiet || args.json);
+    let report = cairnfs_check::check(device, &CheckOptions { data: true }, &mut |at| {
+        progress.phase(at.phase);
+        progress.set(at.done, at.total);
+    })?;
+    let findings = report.findings.iter();
+    Ok(findings
+        .map(|f| format!("{}: {}", f.code, f.message))
+        .collect())
+}
+
+fn tell(args: &Args, report: &Report, checked: Option<&Moment>) -> Result<(), AnyError> {
+    if args.json {
+        return output::json(&Json {
+            clean: report.problems.is_empty(),
+            problems: &report.problems,
+            heads: report.heads,
+            moments: report.moments,
+            layers: report.layers,
+            objects: report.objects,
+            bytes: report.bytes,
+            garbage_objects: report.garbage_objects,
+            garbage_bytes: report.garbage_bytes,
+            checked_moment: checked.map(|moment| moment.number),
+        });
+    }
+    let mut out = io::stdout().lock();
+    let mut write = || -> io::Result<()> {
+        for problem in &report.problems {
+            writeln!(out, "{problem}")?;
+        }
+        let state = match report.problems.len() as u64 {
+            0 => "clean".into(),
+            n => counted(n, "error", "errors"),
+        };
+        writeln!(
+            out,
+            "{}: {state}; {}, {} in {}",
+            args.url,
+            counted(report.moments, "moment", "moments"),
+            human(report.bytes),
+            counted(report.objects, "object", "objects")
+        )?;
+        if let Some(moment) = checked {
+            let time = local_time(moment.time().into(), &TimeZone::system());
+            writeln!(
+                out,
+                "moment {} of {time} was checked as a volume",
+                moment.number
+            )?;
+        }
+        if report.garbage_objects > 0 {
+            writeln!(
+                out,
+                "{} that nothing needs ({}): cairnfs backup prune {}",
+                counted(report.garbage_objects, "object", "objects"),
+                human(report.garbage_bytes),
+                args.url
+            )?;
+        }
+        Ok(())
+    };
+    write().explain("standard output").map_err(AnyError::from)
+}

@@ -1,0 +1,114 @@
+//! `cairnfs backup list`: the moments that are kept.
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use jiff::tz::TimeZone;
+use serde::Serialize;
+
+use super::{KeyArgs, Opened};
+use crate::failure::AnyError;
+use crate::output::{self, counted, local_time, utc_time};
+use crate::size::human;
+
+const EXAMPLES: &str = "\
+Examples:
+  cairnfs backup list file:///mnt/other/disk
+  cairnfs backup list s3://bucket/disk --json | jq -r '.moments[].time'
+
+Times are those of the machine that had the volume, shown in the local time
+zone. The last line has the hash of the newest head, which stands for everything
+that is kept: note it elsewhere to notice that a store was set back.
+
+Exit codes: 0 listed, 1 not listed, 2 wrong arguments.";
+
+/// List the moments that are kept
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// Where they are
+    url: String,
+    /// Print as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct List {
+    backup: String,
+    volume: String,
+    encrypted: bool,
+    writer: Option<String>,
+    head: Option<u64>,
+    hash: Option<String>,
+    bytes: u64,
+    moments: Vec<Row>,
+}
+
+#[derive(Serialize)]
+struct Row {
+    number: u64,
+    time: String,
+    size: u64,
+    stored: u64,
+    layers: usize,
+    checkpoint: String,
+}
+
+/// Runs the command.
+pub fn run(args: &Args) -> Result<ExitCode, AnyError> {
+    let opened = Opened::open(&args.url, &KeyArgs::default())?;
+    let catalogue = &opened.catalogue;
+    let newest = catalogue.newest();
+    let rows = catalogue.moments().iter().map(|moment| Row {
+        number: moment.number,
+        time: utc_time(moment.time().into()),
+        size: moment.blocks * 4096,
+        stored: moment.live * 4096,
+        layers: moment.layers.len(),
+        checkpoint: moment.checkpoint.clone(),
+    });
+    let list = List {
+        backup: catalogue.root().backup.clone(),
+        volume: catalogue.root().volume.clone(),
+        encrypted: catalogue.root().encryption.is_some(),
+        writer: newest.map(|newest| newest.writer.name.clone()),
+        head: newest.map(|newest| newest.number),
+        hash: newest.map(|newest| newest.hash.to_string()),
+        bytes: catalogue.layers().values().map(|layer| layer.bytes).sum(),
+        moments: rows.collect(),
+    };
+    if args.json {
+        output::json(&list)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut out = io::stdout().lock();
+    writeln!(
+        out,
+        "{:>8}  {:<25}  {:>10}  {:>10}",
+        "MOMENT", "TIME", "CONTENTS", "OF"
+    )?;
+    let zone = TimeZone::system();
+    for (row, moment) in list.moments.iter().zip(catalogue.moments()) {
+        writeln!(
+            out,
+            "{:>8}  {:<25}  {:>10}  {:>10}",
+            row.number,
+            local_time(moment.time().into(), &zone),
+            human(row.stored),
+            human(row.size)
+        )?;
+    }
+    writeln!(
+        out,
+        "{} in {} of volume {}{}",
+        counted(list.moments.len() as u64, "moment", "moments"),
+        human(list.bytes),
+        list.volume,
+        if list.encrypted { ", encrypted" } else { "" }
+    )?;
+    if let (Some(head), Some(hash), Some(writer)) = (list.head, &list.hash, &list.writer) {
+        writeln!(out, "head {head} by {writer}: {hash}")?;
+    }
+    Ok(ExitCode::SUCCESS)
+}

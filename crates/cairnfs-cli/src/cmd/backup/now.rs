@@ -1,0 +1,186 @@
+//! `cairnfs backup VOLUME URL`: stores the present state. On a mounted volume its daemon does it, with
+//! the environment of the caller.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+use cairnfs_backup::{
+    NewKey, Place, Shipped, Shipper, VolumeSource, WriterOptions, absolute, environment,
+};
+use serde::{Deserialize, Serialize};
+
+use super::{Shown, failure, passphrase, rate};
+use crate::failure::{AnyError, Failure};
+use crate::output::{counted, local_time};
+use crate::raw_path;
+use crate::roots::Roots;
+use crate::size::human;
+use crate::verbs;
+
+/// A backup of the present state.
+#[derive(Debug, clap::Args, Serialize, Deserialize)]
+#[group(id = "moment")]
+pub struct Args {
+    /// The volume, or where it is mounted
+    #[serde(with = "raw_path")]
+    pub volume: PathBuf,
+    /// Where moments are stored: file:///directory, s3://bucket/prefix, gs://..., az://...
+    url: String,
+    /// Go on where another machine or path has ended for good
+    #[arg(long)]
+    take_over: bool,
+    /// Encrypt a new backup, with the passphrase in the first line of FILE
+    #[arg(long, value_name = "FILE", conflicts_with = "recipient")]
+    #[serde(skip)]
+    encrypt: Option<PathBuf>,
+    /// Encrypt a new backup for an age recipient (age1...), whose identity stays with you
+    #[arg(long, value_name = "AGE1")]
+    recipient: Option<String>,
+    /// Print a summary as JSON
+    #[arg(long)]
+    json: bool,
+    /// Show no progress and no summary
+    #[arg(short, long)]
+    quiet: bool,
+    #[arg(skip)]
+    passphrase: Option<String>,
+    #[arg(skip)]
+    environment: Vec<(String, String)>,
+    /// The name of the writer.
+    #[arg(skip)]
+    name: String,
+}
+
+#[derive(Serialize)]
+struct Summary {
+    stored: bool,
+    moment: Option<u64>,
+    checkpoint: Option<String>,
+    whole: bool,
+    blocks: u64,
+    bytes: u64,
+    requests: u64,
+    seconds: f64,
+}
+
+impl Args {
+    /// Reads what only the process that was called can: files and the environment.
+    ///
+    /// # Errors
+    /// The file of the passphrase cannot be read.
+    pub fn prepare(&mut self) -> Result<(), Failure> {
+        self.passphrase = self.encrypt.as_deref().map(passphrase).transpose()?;
+        self.environment = environment();
+        self.name = writer_name(&verbs::file_of(&self.volume)?);
+        self.url = absolute(&self.url).map_err(|e| failure(&self.url, &e))?;
+        Ok(())
+    }
+
+    fn new_key(&self) -> Option<NewKey> {
+        let passphrase = self.passphrase.clone().map(NewKey::Passphrase);
+        passphrase.or_else(|| self.recipient.clone().map(NewKey::Recipient))
+    }
+}
+
+/// The name of the writer for a volume on this machine.
+pub fn writer_name(volume: &Path) -> String {
+    let machine = rustix::system::uname();
+    let machine = machine.nodename().to_string_lossy();
+    format!("{machine}:{}", volume.display())
+}
+
+/// Performs the command.
+pub fn perform(args: &Args, roots: &Roots<'_>) -> Result<u8, AnyError> {
+    let (stage, begun) = (roots.stage(), Instant::now());
+    stage.defer_interrupts()?;
+    let wrong = |why: &cairnfs_backup::Error| match why {
+        cairnfs_backup::Error::Interrupted => crate::interrupt::interrupted(),
+        cairnfs_backup::Error::Engine(error) => Failure::engine(args.volume.display(), error),
+        other => failure(&args.url, other),
+    };
+    let store = cairnfs_backup::open(&args.url, Place::Make, &args.environment);
+    let store = Arc::new(store.map_err(|e| wrong(&e))?);
+    let source = VolumeSource(roots.volume());
+    let options = WriterOptions {
+        name: args.name.clone(),
+        take_over: args.take_over,
+        new_key: args.new_key(),
+        key: None,
+    };
+    let mut shipper = Shipper::open(Arc::clone(&store), &source, options).map_err(|e| wrong(&e))?;
+    roots.fetch_all()?;
+    let watch = Shown::new(stage, "storing", args.quiet || args.json);
+    let shipped = shipper.ship(&source, &watch).map_err(|e| wrong(&e))?;
+    drop(watch);
+    if let Some(why) = shipper.untidy() {
+        stage.tell(&Failure::new(&args.url, why).hint("the moment is stored all the same"));
+    }
+    let asked = store.asked();
+    if args.json {
+        return stage
+            .json(&summary(&shipped, asked.requests, begun))
+            .map(|()| 0);
+    }
+    if args.quiet {
+        return Ok(0);
+    }
+    let mut out = stage.out();
+    match &shipped {
+        Shipped::Unchanged => writeln!(out, "Nothing has changed since the last backup")?,
+        Shipped::Moment {
+            moment,
+            is_whole,
+            blocks,
+            bytes,
+        } => writeln!(
+            out,
+            "Stored moment {} of {}: {} {}, {} in {}, {}",
+            moment.number,
+            local_time(moment.time().into(), stage.zone()),
+            human(blocks * 4096),
+            if *is_whole {
+                "(everything)"
+            } else {
+                "that had changed"
+            },
+            human(*bytes),
+            counted(asked.requests, "request", "requests"),
+            rate(*bytes, begun)
+        )?,
+    }
+    out.flush()?;
+    Ok(0)
+}
+
+fn summary(shipped: &Shipped, requests: u64, begun: Instant) -> Summary {
+    let seconds = begun.elapsed().as_secs_f64();
+    match shipped {
+        Shipped::Unchanged => Summary {
+            stored: false,
+            moment: None,
+            checkpoint: None,
+            whole: false,
+            blocks: 0,
+            bytes: 0,
+            requests,
+            seconds,
+        },
+        Shipped::Moment {
+            moment,
+            is_whole,
+            blocks,
+            bytes,
+        } => Summary {
+            stored: true,
+            moment: Some(moment.number),
+            checkpoint: Some(moment.checkpoint.clone()),
+            whole: *is_whole,
+            blocks: *blocks,
+            bytes: *bytes,
+            requests,
+            seconds,
+        },
+    }
+}

@@ -1,0 +1,148 @@
+//! `cairnfs backup prune`: removes moments that no rule keeps, and what nothing needs any longer.
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use cairnfs_backup::{Keep, PruneOptions, Pruned, prune};
+use jiff::tz::TimeZone;
+use serde::Serialize;
+
+use super::{KeyArgs, Shown, failure, open_store};
+use crate::failure::AnyError;
+use crate::output::{self, counted, local_time};
+use crate::size::human;
+use crate::stage::Stage;
+
+const EXAMPLES: &str = "\
+Examples:
+  cairnfs backup prune s3://bucket/disk --keep-daily 7 --keep-weekly 5 --dry-run
+  cairnfs backup prune s3://bucket/disk --keep-last 10 --keep-within 2d
+  cairnfs backup prune s3://bucket/disk              no moments, garbage only
+
+A moment is kept if one of the rules keeps it: the last N, or the last one of
+each of the last N hours, days, weeks, months or years that have one, or all that
+are at most as old as TIME when the newest one was made. The newest moment is
+always kept. Layers that all kept moments use together are merged, and what
+interrupted backups have left is removed. A backup that runs meanwhile begins
+again by itself. Without the key of an encrypted backup, layers are not merged.
+
+Exit codes: 0 pruned, 1 not, or not all of it, 2 wrong arguments.";
+
+/// Remove moments that no rule keeps, and what nothing needs
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// Where the backup is
+    url: String,
+    /// Keep the last N moments
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    keep_last: u32,
+    /// Keep the last moment of each of the last N hours
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    keep_hourly: u32,
+    /// Of the last N days
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    keep_daily: u32,
+    /// Of the last N weeks
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    keep_weekly: u32,
+    /// Of the last N months
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    keep_monthly: u32,
+    /// Of the last N years
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    keep_yearly: u32,
+    /// Keep all moments within TIME before the newest one, such as 12h or 7d
+    #[arg(long, value_name = "TIME", value_parser = within)]
+    keep_within: Option<std::time::Duration>,
+    /// Only tell which moments would go
+    #[arg(short = 'n', long)]
+    dry_run: bool,
+    #[command(flatten)]
+    key: KeyArgs,
+    /// Print as JSON
+    #[arg(long)]
+    json: bool,
+    /// Show no progress and no summary
+    #[arg(short, long)]
+    quiet: bool,
+}
+
+fn within(text: &str) -> Result<std::time::Duration, String> {
+    cairnfs::refs::duration_named(text).map_err(|e| e.to_string())
+}
+
+#[derive(Serialize)]
+struct Json {
+    dry_run: bool,
+    removed: Vec<u64>,
+    kept: u64,
+    bytes: u64,
+    objects: u64,
+    merged_layers: u64,
+}
+
+/// Runs the command.
+pub fn run(args: &Args) -> Result<ExitCode, AnyError> {
+    let stage = Stage::own()?;
+    stage.defer_interrupts()?;
+    let store = open_store(&args.url)?;
+    let options = PruneOptions {
+        keep: Keep {
+            last: args.keep_last,
+            hourly: args.keep_hourly,
+            daily: args.keep_daily,
+            weekly: args.keep_weekly,
+            monthly: args.keep_monthly,
+            yearly: args.keep_yearly,
+            within: args.keep_within,
+        },
+        dry_run: args.dry_run,
+        key: args.key.key()?,
+    };
+    let watch = Shown::new(&stage, "merging", args.quiet || args.json);
+    let pruned = prune(&store, &options, &TimeZone::system(), &watch);
+    drop(watch);
+    let pruned = pruned.map_err(|e| match e {
+        cairnfs_backup::Error::Interrupted => crate::interrupt::interrupted(),
+        e if e.is_lost() => {
+            failure(&args.url, &e).hint("a backup was stored meanwhile: run the prune again")
+        }
+        e => failure(&args.url, &e),
+    })?;
+    if args.json {
+        output::json(&Json {
+            dry_run: args.dry_run,
+            removed: pruned.removed.iter().map(|moment| moment.number).collect(),
+            kept: pruned.kept,
+            bytes: pruned.bytes,
+            objects: pruned.objects,
+            merged_layers: pruned.merged,
+        })?;
+    } else if !args.quiet {
+        tell(args, &pruned)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn tell(args: &Args, pruned: &Pruned) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    let (verb, zone) = (
+        if args.dry_run { "would go" } else { "removed" },
+        TimeZone::system(),
+    );
+    for moment in &pruned.removed {
+        let time = local_time(moment.time().into(), &zone);
+        writeln!(out, "{verb}: moment {} of {time}", moment.number)?;
+    }
+    let kept = counted(pruned.kept, "moment", "moments");
+    match args.dry_run {
+        true => writeln!(out, "{kept} would be kept"),
+        false => writeln!(
+            out,
+            "Kept {kept}; freed {} in {}",
+            human(pruned.bytes),
+            counted(pruned.objects, "object", "objects")
+        ),
+    }
+}

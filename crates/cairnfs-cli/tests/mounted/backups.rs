@@ -1,0 +1,101 @@
+//! Backups of mounted volumes, and moments that are mounted from a store.
+
+use std::fs::{self, File};
+use std::io::Write;
+
+use crate::place::{Place, able};
+
+#[test]
+fn a_mounted_volume_is_backed_up_with_every_write_that_had_returned() {
+    if !able(&[]) {
+        return;
+    }
+    for write in ["through", "back"] {
+        let place = Place::mounted("64M", &format!("write={write}"));
+        for number in 0..3_u32 {
+            let text = number.to_string().repeat(50_000);
+            // Open still, so that the kernel may keep it with write=back.
+            let mut file = File::create(place.at("f")).unwrap();
+            file.write_all(text.as_bytes()).unwrap();
+            let volume = if number == 1 { "v.cairn" } else { "m" };
+            let stored = place.ok(&["backup", "--json", volume, "b"]);
+            let stored: serde_json::Value = serde_json::from_str(&stored).unwrap();
+            assert_eq!(stored["whole"], number == 0, "{stored}");
+            let name = format!("new{number}");
+            place.ok(&["restore-from", "b", &name]);
+            assert_eq!(place.ok(&["cat", &format!("{name}:/f")]), text);
+            assert!(place.ok(&["check", "--data", &name]).contains("clean"));
+        }
+        place.finish();
+    }
+}
+
+#[test]
+fn a_moment_is_mounted_straight_from_the_store() {
+    if !able(&[]) {
+        return;
+    }
+    let mut place = Place::new("64M");
+    place.mount("");
+    fs::create_dir(place.beside("m/dir")).unwrap();
+    let old = "old".repeat(100_000);
+    fs::write(place.beside("m/dir/f"), &old).unwrap();
+    place.ok(&["backup", "m", "b"]);
+    fs::write(place.beside("m/dir/f"), "new").unwrap();
+    place.ok(&["backup", "v.cairn", "b"]);
+    let list: serde_json::Value =
+        serde_json::from_str(&place.ok(&["backup", "list", "--json", "b"])).unwrap();
+    let first = list["moments"][0]["time"].as_str().unwrap();
+
+    let then = place.beside("then");
+    fs::create_dir(&then).unwrap();
+    for (at, text) in [(first, old.as_str()), ("latest", "new")] {
+        place.ok(&["mount", "--at", at, "b", "then"]);
+        assert_eq!(fs::read_to_string(then.join("dir/f")).unwrap(), text);
+        let refused = fs::write(then.join("g"), "x").unwrap_err();
+        assert_eq!(refused.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
+        place.ok(&["umount", "then"]);
+    }
+    place.finish();
+}
+
+/// The contents of `f` in the newest moment; `None` if there is no moment that has it.
+fn newest(place: &Place) -> Option<String> {
+    let name = "newest";
+    let restored = place.run(&["restore-from", "b", name]).status.success();
+    if !restored {
+        return None;
+    }
+    let read = place.run(&["cat", &format!("{name}:/f")]);
+    fs::remove_file(place.beside(name)).unwrap();
+    read.status
+        .success()
+        .then(|| String::from_utf8(read.stdout).unwrap())
+}
+
+#[test]
+fn a_mount_ships_what_has_changed_and_survives_a_prune_and_a_kill() {
+    if !able(&[]) {
+        return;
+    }
+    let mut place = Place::new("64M");
+    let options = format!("backup={},interval=1s", place.beside("b").display());
+    place.mount(&options);
+    for number in 0..6 {
+        let text = number.to_string();
+        fs::write(place.at("f"), &text).unwrap();
+        while newest(&place).as_ref() != Some(&text) {
+            std::thread::yield_now();
+        }
+        match number {
+            2 => drop(place.ok(&["backup", "prune", "b", "--keep-last", "1"])),
+            4 => {
+                place.kill();
+                place.remount(&options);
+            }
+            _ => {}
+        }
+    }
+    assert!(place.ok(&["backup", "check", "b"]).contains("clean"));
+    place.finish();
+}

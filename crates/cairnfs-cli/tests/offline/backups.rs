@@ -1,0 +1,151 @@
+//! Backups of volumes that are not mounted: stored, listed, restored, checked, pruned.
+
+use std::fs;
+
+use cairnfs::Volume;
+
+use crate::place::{Place, pattern};
+
+/// A volume with three moments in the directory `b`; each has the file `f` with its number.
+fn with_moments() -> Place {
+    let p = Place::with_volume();
+    for number in ["one", "two", "three"] {
+        let volume = Volume::open(p.path("v.img")).unwrap();
+        volume.write("f", number).unwrap();
+        volume.write(number, pattern(300_000)).unwrap();
+        volume.snapshot(number).unwrap();
+        volume.close().unwrap();
+        let stored = p.json(&["backup", "--json", "v.img", "b"]);
+        assert_eq!(stored["whole"], number == "one", "{stored}");
+        assert_eq!(stored["stored"], true);
+    }
+    p
+}
+
+fn contents(p: &Place, image: &str) -> String {
+    let volume = Volume::open(p.path(image)).unwrap();
+    let read = volume.read_to_string("f").unwrap();
+    volume.close().unwrap();
+    read
+}
+
+#[test]
+fn every_moment_is_restored_as_a_clean_volume_that_goes_on() {
+    let p = with_moments();
+    let again = p.ok(&["backup", "v.img", "b"]);
+    assert!(again.contains("Nothing has changed"), "{again}");
+    let list = p.json(&["backup", "list", "--json", "b"]);
+    let moments = list["moments"].as_array().unwrap();
+    assert_eq!(moments.len(), 3);
+    assert!(p.ok(&["backup", "list", "b"]).contains("3 moments in "));
+    for (moment, number) in moments.iter().zip(["one", "two", "three"]) {
+        let time = moment["time"].as_str().unwrap();
+        p.ok(&["restore-from", "b", number, "--at", time]);
+        assert!(p.ok(&["check", "--data", number]).contains("clean"));
+        assert_eq!(contents(&p, number), number);
+        let log = p.ok(&["log", number]);
+        assert!(log.contains(number), "{log}");
+    }
+    let whole = p.path("v.img").metadata().unwrap().len();
+    assert_eq!(p.path("one").metadata().unwrap().len(), whole);
+    assert_eq!(contents(&p, "v.img"), "three");
+
+    // The newest one is a volume that is backed up from there on, by another writer.
+    fs::copy(p.path("three"), p.path("moved.img")).unwrap();
+    p.fails(&["backup", "moved.img", "b"], 1, "--take-over");
+    let volume = Volume::open(p.path("moved.img")).unwrap();
+    volume.write("f", "four").unwrap();
+    volume.close().unwrap();
+    let stored = p.json(&["backup", "--json", "--take-over", "moved.img", "b"]);
+    assert_eq!(stored["whole"], false, "{stored}");
+    p.ok(&["restore-from", "b", "four"]);
+    assert_eq!(contents(&p, "four"), "four");
+    p.fails(&["backup", "v.img", "b"], 1, "moved.img writes this backup");
+    p.fails(&["restore-from", "b", "four"], 1, "exists");
+}
+
+#[test]
+fn check_finds_damage_and_prune_leaves_what_the_rules_keep() {
+    let p = with_moments();
+    let clean = p.ok(&["backup", "check", "--drill", "b"]);
+    assert!(
+        clean.contains("clean") && clean.contains("as a volume"),
+        "{clean}"
+    );
+    let told = p.ok(&["backup", "prune", "b", "--keep-last", "1", "--dry-run"]);
+    assert_eq!(told.matches("would go").count(), 2, "{told}");
+    let pruned = p.json(&["backup", "prune", "b", "--keep-last", "2", "--json"]);
+    assert_eq!(
+        (&pruned["kept"], pruned["removed"].as_array().unwrap().len()),
+        (&2.into(), 1)
+    );
+    assert!(p.ok(&["backup", "check", "b"]).contains("2 moments"));
+    p.ok(&["restore-from", "b", "kept"]);
+    assert_eq!(contents(&p, "kept"), "three");
+
+    let layers = fs::read_dir(p.path("b/layers")).unwrap();
+    let largest = layers
+        .map(|entry| entry.unwrap())
+        .max_by_key(|e| e.metadata().unwrap().len());
+    let largest = largest.unwrap().path();
+    let mut bytes = fs::read(&largest).unwrap();
+    bytes[5000] ^= 1;
+    fs::write(&largest, bytes).unwrap();
+    p.fails(&["restore-from", "b", "damaged"], 1, "is damaged");
+    assert!(!p.path("damaged").exists());
+    let report = p.run(&["backup", "check", "--json", "b"]);
+    assert_eq!(report.status.code(), Some(4));
+    let report: serde_json::Value = serde_json::from_slice(&report.stdout).unwrap();
+    assert_eq!(report["clean"], false);
+    fs::remove_file(&largest).unwrap();
+    p.fails(&["restore-from", "b", "missing"], 1, "is missing");
+}
+
+#[test]
+fn encrypted_backup_needs_its_passphrase() {
+    let p = Place::with_volume();
+    fs::write(p.path("right"), "stone by stone\n").unwrap();
+    fs::write(p.path("wrong"), "pebble\n").unwrap();
+    let volume = Volume::open(p.path("v.img")).unwrap();
+    volume.write("f", "secret").unwrap();
+    volume.close().unwrap();
+    p.ok(&["backup", "v.img", "b", "--encrypt", "right"]);
+    assert!(p.ok(&["backup", "list", "b"]).contains("encrypted"));
+    p.fails(&["restore-from", "b", "new"], 1, "--identity FILE");
+    p.fails(
+        &["restore-from", "b", "new", "--passphrase-file", "wrong"],
+        1,
+        "the passphrase is wrong",
+    );
+    p.ok(&["restore-from", "b", "new", "--passphrase-file", "right"]);
+    assert_eq!(contents(&p, "new"), "secret");
+    p.ok(&["backup", "check", "b"]);
+}
+
+#[test]
+fn wrong_places_and_words_are_told() {
+    let p = Place::with_volume();
+    p.fails(&["backup", "list", "nowhere"], 1, "there is no backup here");
+    p.fails(
+        &["restore-from", "nowhere", "new"],
+        1,
+        "there is no backup here",
+    );
+    p.fails(&["backup", "list", "ftp://host/x"], 1, "ftp://host/x");
+    p.fails(&["backup"], 2, "URL");
+    p.fails(&["backup", "prune", "b", "--keep-within", "soon"], 2, "12h");
+    p.ok(&["backup", "v.img", "b"]);
+    p.fails(
+        &["restore-from", "b", "new", "--at", "soon"],
+        2,
+        "not a time",
+    );
+    p.fails(
+        &["restore-from", "b", "new", "--at", "1999-01-01"],
+        1,
+        "no moment is kept",
+    );
+    fs::remove_file(p.path("v.img")).unwrap();
+    p.ok(&["mkfs", "--size", "64M", "v.img"]);
+    p.fails(&["backup", "v.img", "b"], 1, "give another prefix");
+}
