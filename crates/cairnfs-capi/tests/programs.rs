@@ -100,6 +100,11 @@ fn every_call_does_what_the_header_says() {
 }
 
 #[test]
+fn branches_are_compared_published_sent_and_dropped() {
+    run_both("tests/c/history.c");
+}
+
+#[test]
 fn threads_share_handles_and_close_them_under_one_another() {
     run_both("tests/c/threads.c");
 }
