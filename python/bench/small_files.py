@@ -382,7 +382,7 @@ def main() -> None:
         (f"d{n // PER_DIRECTORY}/f{n}", data[n : n + options.size]) for n in range(options.files)
     ]
     stores = [(name, kind, options.dir) for name, kind in STORES.items()]
-    stores += [(f"os in {also}", Directory, also) for also in options.also]
+    stores += [(f"os in {also.name}", Directory, also) for also in options.also]
     took: dict[str, list[dict[str, float]]] = {name: [] for name, _, _ in stores}
     for _ in range(options.rounds):
         for name, kind, directory in stores:

@@ -580,7 +580,7 @@ static void print(const struct store *stores, int count, int rounds)
 int main(int argc, char **argv)
 {
     static struct store stores[MOST_STORES];
-    static char labels[MOST_STORES][PATH];
+    static char labels[MOST_STORES][NAME];
     int count = 0, rounds = argc > 4 ? atoi(argv[3]) : 0;
 
     if (argc < 5 || argc > 5 + MOST_STORES - KINDS || rounds < 1 || rounds > MOST_ROUNDS) {
@@ -602,7 +602,8 @@ int main(int argc, char **argv)
             stores[count] = kinds[kind];
             stores[count].dir = argv[n];
             if (kind == 0) {
-                snprintf(labels[count], PATH, "files in %s", argv[n]);
+                const char *name = strrchr(argv[n], '/');
+                snprintf(labels[count], NAME, "files in %.30s", name ? name + 1 : argv[n]);
                 stores[count].name = labels[count];
             }
         }
