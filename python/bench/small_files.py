@@ -1,10 +1,13 @@
 """Small files written, listed, read and removed: a volume beside what Python programs use instead.
 
     python python/bench/small_files.py [--files N] [--size BYTES] [--rounds N] [--dir DIR]
+                                       [--also DIR]...
 
 Each store gets the same files in directories of 1,000, in a new place below DIR, in turn; several
-rounds are interleaved. Printed are files per second at the median of the rounds, and the ratio to
-`os`. `durable` is 10 batches of a tenth of the files, made durable one after the other.
+rounds are interleaved. Files of the host are measured in the directories of --also, too. Printed are
+files per second at the median of the rounds, and the ratio to `os` in DIR. `durable` is 10 batches of
+a tenth of the files, made durable one after the other. scripts/small-files runs this on ext4, XFS and
+tmpfs. It needs the packages fsspec and lmdb.
 """
 
 from __future__ import annotations
@@ -19,6 +22,9 @@ import time
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+
+import fsspec
+import lmdb
 
 import cairnfs
 
@@ -230,6 +236,94 @@ class Sqlite(Store):
         self.database.close()
 
 
+class Lmdb(Store):
+    """LMDB: names and values; one transaction for a step, or for a batch."""
+
+    def prepare(self) -> None:
+        content = sum(len(data) + 512 for _, data in self.files)
+        self.database = lmdb.open(
+            str(self.directory / "lmdb"), subdir=False, map_size=(256 << 20) + 8 * content
+        )
+
+    def put(self, files: Iterable[tuple[str, bytes]]) -> None:
+        with self.database.begin(write=True) as transaction:
+            for name, data in files:
+                transaction.put(name.encode(), data)
+
+    def write(self) -> None:
+        self.put(self.files)
+
+    def walk(self) -> int:
+        with self.database.begin(buffers=True) as transaction:
+            return sum(len(value) for _, value in transaction.cursor())
+
+    def read(self) -> int:
+        with self.database.begin() as transaction:
+            return sum(len(transaction.get(name.encode())) for name in self.names)
+
+    def remove(self) -> None:
+        with self.database.begin(write=True) as transaction:
+            for name in self.names:
+                transaction.delete(name.encode())
+
+    def durable(self) -> None:
+        for batch in tenths(self.files):
+            self.put(batch)
+
+    def close(self) -> None:
+        self.database.close()
+
+
+class Fsspec(Directory):
+    """Files of the host, through fsspec, which has no way to make them durable."""
+
+    durable = None  # type: ignore[assignment]
+
+    def prepare(self) -> None:
+        super().prepare()
+        self.fs = fsspec.filesystem("file", skip_instance_cache=True)
+
+    def write(self) -> None:
+        for name, data in self.files:
+            self.fs.pipe_file(self.path(name), data)
+
+    def walk(self) -> int:
+        return sum(
+            entry["size"]
+            for parent in self.parents
+            for entry in self.fs.ls(self.path(parent), detail=True)
+        )
+
+    def read(self) -> int:
+        return sum(len(self.fs.cat_file(self.path(name))) for name in self.names)
+
+    def remove(self) -> None:
+        for name in self.names:
+            self.fs.rm_file(self.path(name))
+
+
+class CairnFsspec(Fsspec):
+    """A volume, through fsspec."""
+
+    def path(self, name: str) -> str:
+        return name
+
+    def prepare(self) -> None:
+        content = sum(len(data) + 512 for _, data in self.files)
+        self.fs = fsspec.filesystem(
+            "cairn",
+            fo=str(self.directory / "vol"),
+            mode="x",
+            size=(256 << 20) + 8 * content,
+            skip_instance_cache=True,
+        )
+        for parent in self.parents:
+            self.fs.makedirs(parent, exist_ok=True)
+
+    def close(self) -> None:
+        self.fs.close()
+
+
 STORES: dict[str, type[Store]] = {
     "os": Directory,
     "cairnfs": InVolume,
@@ -237,6 +331,9 @@ STORES: dict[str, type[Store]] = {
     "cairnfs, open()": OpenedInVolume,
     "zipfile": Zip,
     "sqlite3": Sqlite,
+    "lmdb": Lmdb,
+    "fsspec, local": Fsspec,
+    "fsspec, cairn": CairnFsspec,
 }
 
 
@@ -278,17 +375,20 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=1_000, help="bytes of a file")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--dir", type=Path, default=Path("/var/tmp"))
+    parser.add_argument("--also", type=Path, action="append", default=[], metavar="DIR")
     options = parser.parse_args()
     data = os.urandom(options.size + options.files)
     files = [
         (f"d{n // PER_DIRECTORY}/f{n}", data[n : n + options.size]) for n in range(options.files)
     ]
-    took: dict[str, list[dict[str, float]]] = {name: [] for name in STORES}
+    stores = [(name, kind, options.dir) for name, kind in STORES.items()]
+    stores += [(f"os in {also.name}", Directory, also) for also in options.also]
+    took: dict[str, list[dict[str, float]]] = {name: [] for name, _, _ in stores}
     for _ in range(options.rounds):
-        for name, kind in STORES.items():
-            took[name].append(measure(kind, files, options.dir))
+        for name, kind, directory in stores:
+            took[name].append(measure(kind, files, directory))
     print(f"{options.files} files of {options.size} bytes, {options.rounds} rounds, files/s")
-    print("store".ljust(18), *(step.rjust(20) for step in STEPS))
+    print("store".ljust(24), *(step.rjust(20) for step in STEPS))
     for name, rounds in took.items():
         cells = []
         for step in STEPS:
@@ -300,7 +400,7 @@ def main() -> None:
                 for which in (name, "os")
             )
             cells.append(f"{rate:,.0f} ({rate / base:.2f})".rjust(20))
-        print(name.ljust(18), *cells)
+        print(name.ljust(24), *cells)
 
 
 if __name__ == "__main__":

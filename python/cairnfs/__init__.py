@@ -9,16 +9,32 @@
 """
 
 from ._file import FileIO
+from ._history import (
+    AttributeChange,
+    Change,
+    Conflict,
+    ConflictError,
+    Published,
+    Root,
+    XattrChange,
+)
 from ._native import DirEntry, ScanDir, Sequence, Stat, __version__
 from ._volume import DiskUsage, Volume
 
 __all__ = [
+    "AttributeChange",
+    "Change",
+    "Conflict",
+    "ConflictError",
     "DirEntry",
     "DiskUsage",
     "FileIO",
+    "Published",
+    "Root",
     "ScanDir",
     "Sequence",
     "Stat",
     "Volume",
+    "XattrChange",
     "__version__",
 ]

@@ -1,15 +1,33 @@
 """Types of the native part."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from os import PathLike
 from types import TracebackType
-from typing import AnyStr, Generic, Self, final, overload
+from typing import IO, AnyStr, Generic, Self, final, overload
 
 from typing_extensions import Buffer, disjoint_base
 
 from ._types import StrOrBytesPath
 
-__all__ = ["DirEntry", "File", "ScanDir", "Sequence", "Stat", "Volume", "__version__"]
+__all__ = [
+    "DirEntry",
+    "File",
+    "ScanDir",
+    "Sequence",
+    "Stat",
+    "Volume",
+    "__version__",
+    "_diff",
+    "_drop_root",
+    "_find_root",
+    "_free_drops",
+    "_publish",
+    "_receive",
+    "_restore",
+    "_roots",
+    "_send",
+    "_space_of",
+]
 
 __version__: str
 
@@ -228,3 +246,41 @@ class Volume:
         sync: str | None,
     ) -> File: ...
     def _open_temporary(self, path: StrOrBytesPath) -> File: ...
+
+_Change = tuple[
+    str,
+    str,
+    list[str],
+    list[str],
+    int,
+    int | None,
+    int,
+    int,
+    int,
+    list[tuple[int, int]],
+    list[tuple[str, int, int]],
+    list[tuple[str, str]],
+]
+_Root = tuple[int, str | None, int | None, bool, int, bool]
+
+def _roots(volume: Volume) -> list[_Root]: ...
+def _find_root(volume: Volume, reference: str) -> _Root: ...
+def _space_of(volume: Volume, id: int) -> int: ...
+def _diff(volume: Volume, old: str, new: str, since_fork: bool) -> list[_Change]: ...
+def _publish(
+    volume: Volume,
+    branch: str,
+    onto: str | None,
+    ours: list[StrOrBytesPath],
+    theirs: list[StrOrBytesPath],
+    dry_run: bool,
+) -> tuple[str | None, bool, list[tuple[str, str]]]: ...
+def _restore(
+    volume: Volume, reference: str, branch: str, paths: list[StrOrBytesPath]
+) -> str: ...
+def _drop_root(volume: Volume, reference: str) -> None: ...
+def _free_drops(
+    volume: Volume, progress: Callable[[int, float], object] | None
+) -> None: ...
+def _send(volume: Volume, file: IO[bytes], snapshot: str, base: str | None) -> None: ...
+def _receive(volume: Volume, file: IO[bytes], name: str | None) -> str: ...

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, Self, cast, overload
 
-from . import _native
 from ._file import FileIO, Sync, open_file, raw_of
+from ._history import History
 from ._native import Stat
 from ._types import StrOrBytesPath
 
@@ -32,7 +32,7 @@ class DiskUsage(NamedTuple):
     free: int
 
 
-class Volume(_native.Volume):
+class Volume(History):
     """An open volume: a tree of files in one file or block device.
 
     mode is "r" (read-only), "r+" (the default), "a" (created with size bytes if there is no file)
@@ -78,8 +78,8 @@ class Volume(_native.Volume):
     def branch(self, name: str) -> Self:
         """Makes a branch and opens it: a tree that begins as this one is, and changes on its own.
 
-        It is a Volume with the same options. close, sync and trim of it are those of the whole
-        volume.
+        It is a Volume with the same options. sync and trim of it are those of the whole volume;
+        close, and the end of with, close the branch for itself.
         """
         return self._branched(name, make=True)
 
@@ -93,6 +93,11 @@ class Volume(_native.Volume):
         branch = type(self)(None, branch=name, _branch_of=self, _make=make)
         branch._parent = self
         return branch
+
+    def close(self) -> None:
+        """Writes everything and closes the volume with its branches; a branch only for itself."""
+        super().close()
+        self._parent = None
 
     # Contents
 

@@ -99,8 +99,11 @@ class CairnFileSystem(AbstractFileSystem):  # type: ignore[misc]
         }
         self._branch = branch
         self._path = None if isinstance(fo, Volume) else _local_path(fo)
+        # The volume, and the branch of it that is shown, or the volume once more.
+        self._whole: Volume | None = None
         self._volume: Volume | None = None
         if isinstance(fo, Volume):
+            self._whole = fo
             self._volume = fo.open_branch(branch) if branch else fo
         self._pid = os.getpid()
         self.volume  # Opens it, so that a wrong path is an error here.
@@ -111,8 +114,9 @@ class CairnFileSystem(AbstractFileSystem):  # type: ignore[misc]
         mine = self._pid == os.getpid()
         if self._volume is None or self._path is not None and (self._volume.closed or not mine):
             assert self._path is not None
-            volume = _volumes.get(self._path, self._mode, self._options)
-            self._volume = volume.open_branch(self._branch) if self._branch else volume
+            self._whole = _volumes.get(self._path, self._mode, self._options)
+            whole = self._whole
+            self._volume = whole.open_branch(self._branch) if self._branch else whole
             self._pid = os.getpid()
         return self._volume
 
@@ -124,8 +128,8 @@ class CairnFileSystem(AbstractFileSystem):  # type: ignore[misc]
 
     def close(self) -> None:
         """Writes everything and closes the volume, also for other file systems that share it."""
-        if self._volume is not None:
-            self._volume.close()
+        if self._whole is not None:
+            self._whole.close()
 
     def sync(self) -> None:
         """Makes everything durable."""

@@ -9,7 +9,6 @@ use pyo3::prelude::*;
 
 use crate::error::{os_error, os_error_of_two};
 use crate::path::PathArg;
-use crate::shared::Shared;
 use crate::stat::Stat;
 use crate::volume::{Sequence, Volume};
 
@@ -22,7 +21,7 @@ impl Volume {
         what: impl FnOnce(&cairnfs::Volume, &Path) -> cairnfs::Result<T> + Send,
     ) -> PyResult<T> {
         let volume = self.shared.open()?;
-        py.detach(|| what(volume, path.as_path()))
+        py.detach(|| what(&volume, path.as_path()))
             .map_err(|e| os_error(py, &e, Some(path)))
     }
 
@@ -34,7 +33,7 @@ impl Volume {
         what: impl FnOnce(&cairnfs::Volume, &Path, &Path) -> cairnfs::Result<T> + Send,
     ) -> PyResult<T> {
         let volume = self.shared.open()?;
-        py.detach(|| what(volume, from.as_path(), to.as_path()))
+        py.detach(|| what(&volume, from.as_path(), to.as_path()))
             .map_err(|e| os_error_of_two(py, &e, Some(from), Some(to)))
     }
 
@@ -45,7 +44,7 @@ impl Volume {
         what: impl FnOnce(&cairnfs::Volume) -> cairnfs::Result<T> + Send,
     ) -> PyResult<T> {
         let volume = self.shared.open()?;
-        py.detach(|| what(volume))
+        py.detach(|| what(&volume))
             .map_err(|e| os_error(py, &e, None))
     }
 
@@ -117,9 +116,8 @@ impl Volume {
             true => volume.branch(name),
             false => volume.open_branch(name),
         })?;
-        let closed = Arc::clone(&self.shared.closed);
         Ok(Self {
-            shared: Arc::new(Shared::new(branch, closed, self.shared.umask)),
+            shared: Arc::new(self.shared.branch(branch)),
             name: self.name.as_ref().map(|name| name.clone_ref(py)),
         })
     }

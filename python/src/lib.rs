@@ -18,8 +18,10 @@ mod error;
 mod file;
 mod path;
 mod process;
+mod roots;
 mod shared;
 mod stat;
+mod streams;
 mod times;
 mod volume;
 
@@ -33,7 +35,11 @@ mod native {
     #[pymodule_export]
     use crate::file::File;
     #[pymodule_export]
+    use crate::roots::{diff, drop_root, find_root, free_drops, publish, restore, roots, space_of};
+    #[pymodule_export]
     use crate::stat::Stat;
+    #[pymodule_export]
+    use crate::streams::{receive, send};
     #[pymodule_export]
     use crate::volume::{Sequence, Volume};
 

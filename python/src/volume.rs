@@ -7,7 +7,7 @@ use std::fs::Permissions;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use cairnfs::{Error, FileKind, FileTimes, Metadata, OpenOptions, RenameMode, XattrMode};
@@ -116,7 +116,7 @@ impl Volume {
         });
         let volume = opened.map_err(|e| os_error(py, &e, path.as_ref()))?;
         Ok(Self {
-            shared: Arc::new(Shared::new(volume, Arc::default(), umask)),
+            shared: Arc::new(Shared::volume(volume, umask)),
             name: path,
         })
     }
@@ -133,7 +133,7 @@ impl Volume {
     /// Whether it is closed.
     #[getter]
     fn closed(&self) -> bool {
-        self.shared.closed.load(Ordering::Acquire)
+        self.shared.is_closed()
     }
 
     /// Permissions that new files do not get.
@@ -148,16 +148,11 @@ impl Volume {
         Ok(self.shared.open()?.is_read_only())
     }
 
-    /// Writes everything and closes the volume; later calls of it and its files raise `ValueError`.
-    /// In a child process it writes nothing.
+    /// Writes everything and closes the volume; later calls of it, its branches and files raise
+    /// `ValueError`. A branch is closed for itself. In a child process it writes nothing.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        let closed = self.shared.closed.swap(true, Ordering::AcqRel);
-        match self.shared.volume.get() {
-            Some(volume) if !closed => py
-                .detach(|| volume.clone().close())
-                .map_err(|e| os_error(py, &e, self.name.as_ref())),
-            _ => Ok(()),
-        }
+        let closed = self.shared.close(py);
+        closed.map_err(|e| os_error(py, &e, self.name.as_ref()))
     }
 
     /// Makes all changes durable.
@@ -507,7 +502,7 @@ impl Volume {
     fn write_bytes(&self, py: Python<'_>, path: PathArg, data: Data) -> PyResult<usize> {
         let options = self.replacing(0o666);
         let volume = self.shared.open()?;
-        py.detach(|| batch::write_file(volume, &path, &data, &options))
+        py.detach(|| batch::write_file(&volume, &path, &data, &options))
             .map_err(|e| os_error(py, &e, Some(&path)))?;
         Ok(data.len())
     }
@@ -515,7 +510,7 @@ impl Volume {
     /// Creates or replaces files: pairs of path and bytes, or a dict.
     fn write_many(&self, py: Python<'_>, files: &Bound<'_, PyAny>) -> PyResult<()> {
         let options = self.replacing(0o666);
-        batch::write_many(py, self.shared.open()?, files, &options)
+        batch::write_many(py, &self.shared.open()?, files, &options)
     }
 
     /// The contents of files, in order.
@@ -525,7 +520,7 @@ impl Volume {
         paths: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyList>> {
         many(paths)?;
-        batch::read_many(py, self.shared.open()?, paths)
+        batch::read_many(py, &self.shared.open()?, paths)
     }
 
     /// Copies contents and permissions, and returns the number of bytes. An error names `dst`.

@@ -159,8 +159,37 @@ def test_branch_keeps_the_volume_open(image: Path) -> None:
     with pytest.raises(OSError, match="in use"):
         Volume(image)
     branch.close()
+    gc.collect()
     with Volume(image) as volume:
         assert volume.branches() == ["main", "b"]
+
+
+def test_branch_is_closed_for_itself(image: Path) -> None:
+    with Volume(image) as volume:
+        with volume.branch("trial") as trial:
+            trial.write_bytes("f", b"trial")
+            file = trial.open("f", "rb", 0)
+            listing = trial.scandir()
+            assert not trial.closed
+        assert trial.closed and not volume.closed
+        for call in (
+            lambda: trial.read_bytes("f"),
+            lambda: trial.branch("more"),
+            lambda: file.read(),
+            lambda: next(listing),
+        ):
+            with pytest.raises(ValueError, match="closed volume"):
+                call()
+        trial.close()
+        file.close()
+        listing.close()
+        assert volume.open_branch("trial").read_bytes("f") == b"trial"
+        volume.write_bytes("f", b"main")
+    with Volume(image, branch="trial") as trial:
+        assert trial.read_bytes("f") == b"trial"
+    # It was opened by itself, so its end was that of the volume.
+    with Volume(image) as volume:
+        assert volume.read_bytes("f") == b"main"
 
 
 def test_volume_says_what_it_is(tmp_path: Path) -> None:

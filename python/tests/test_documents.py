@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def programs() -> list[tuple[str, str]]:
     return [
         (f"{name} {number}", code)
-        for name in ("docs/python.md", "python/README.md")
+        for name in ("README.md", "docs/python.md", "python/README.md")
         for number, code in enumerate(
             re.findall(r"```python\n(.*?)```", (ROOT / name).read_text(), re.DOTALL)
         )
@@ -22,7 +22,7 @@ def programs() -> list[tuple[str, str]]:
 
 
 def test_documents_have_programs() -> None:
-    assert len(programs()) == 6
+    assert len(programs()) == 8
 
 
 @pytest.mark.parametrize(("name", "code"), programs())

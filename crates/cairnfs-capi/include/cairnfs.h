@@ -16,16 +16,86 @@
 // The version of the binary interface in this header. A library of the same version has every
 // function and struct of it; functions and fields are only added, and each addition increases the
 // version.
-#define CAIRNFS_ABI_VERSION 1
+#define CAIRNFS_ABI_VERSION 2
 
 // An owner or group that stays as it is.
 #define CAIRNFS_KEEP UINT32_MAX
+
+// Bytes of a buffer for the name of a branch or snapshot, with its zero byte.
+#define CAIRNFS_NAME_SIZE 256
+
+// cairnfs_publish(): changes nothing, only looks for conflicts.
+#define CAIRNFS_DRY_RUN 1
 
 // cairnfs_rename(): fail with EEXIST if the new name exists.
 #define CAIRNFS_RENAME_NOREPLACE 1
 
 // cairnfs_rename(): exchange the two names.
 #define CAIRNFS_RENAME_EXCHANGE 2
+
+// cairnfs_diff(): compares the new state with that in which it has parted from the old one.
+#define CAIRNFS_SINCE_FORK 1
+
+// Of a change: the file is in the new state only.
+#define CAIRNFS_ADDED 1
+
+// Of a change: the file is in the old state only.
+#define CAIRNFS_REMOVED 2
+
+// Of a change: the file has another name, and perhaps other changes.
+#define CAIRNFS_RENAMED 3
+
+// Of a change: the file changed under the same name, got or lost further names, or was replaced by
+// another file of its type.
+#define CAIRNFS_CHANGED 4
+
+// Of a change: contents.
+#define CAIRNFS_CHANGED_CONTENTS 1
+
+// Of a change: size.
+#define CAIRNFS_CHANGED_SIZE 2
+
+// Of a change: permissions.
+#define CAIRNFS_CHANGED_MODE 4
+
+// Of a change: owner or group.
+#define CAIRNFS_CHANGED_OWNER 8
+
+// Of a change: time of the last change of the contents.
+#define CAIRNFS_CHANGED_MTIME 16
+
+// Of a change: inode flags, or the device number of a special file.
+#define CAIRNFS_CHANGED_FLAGS 32
+
+// Of a change: extended attributes.
+#define CAIRNFS_CHANGED_XATTRS 64
+
+// Of a conflict: both changed the contents.
+#define CAIRNFS_CONFLICT_CONTENTS 1
+
+// Of a conflict: both set an attribute.
+#define CAIRNFS_CONFLICT_ATTRIBUTE 2
+
+// Of a conflict: both set an extended attribute.
+#define CAIRNFS_CONFLICT_XATTR 3
+
+// Of a conflict: one removed what the other changed.
+#define CAIRNFS_CONFLICT_REMOVED 4
+
+// Of a conflict: both renamed it.
+#define CAIRNFS_CONFLICT_RENAMED 5
+
+// Of a conflict: each removed the name that the other kept.
+#define CAIRNFS_CONFLICT_NAMELESS 6
+
+// Of a conflict: both put a different file there.
+#define CAIRNFS_CONFLICT_NAME_TAKEN 7
+
+// Of a conflict: one removed the directory that the other uses.
+#define CAIRNFS_CONFLICT_DIRECTORY_REMOVED 8
+
+// Of a conflict: both moved directories, which would hold each other.
+#define CAIRNFS_CONFLICT_CIRCLE 9
 
 // All changes are refused, and the volume is not written. Several processes may have it open so.
 #define CAIRNFS_READ_ONLY 1
@@ -102,6 +172,57 @@ struct cairnfs_stat {
 // An open file, by its number; 0 is none.
 typedef uint64_t cairnfs_file;
 
+// How to publish a branch. Zeroed except for struct_size it means: onto main, and conflicts change
+// nothing.
+struct cairnfs_publish_options {
+  // sizeof (struct cairnfs_publish_options).
+  uint32_t struct_size;
+  // Flags: 0 or CAIRNFS_DRY_RUN.
+  uint32_t flags;
+  // The base: the name of the branch that gets the changes; or null for main.
+  const char *onto;
+  // Paths at and below which the base's state is taken in a conflict. Of several paths above a
+  // conflict the deepest decides, and this list before the other.
+  const char *const *ours;
+  // Their number.
+  size_t ours_count;
+  // Paths at and below which the branch's state is taken, likewise.
+  const char *const *theirs;
+  // Their number.
+  size_t theirs_count;
+};
+
+// What a publish did.
+struct cairnfs_published {
+  // sizeof (struct cairnfs_published).
+  uint32_t struct_size;
+  // 1 if the base had changed since the branch began, so that changes were merged; else 0.
+  uint32_t merged;
+  // Number of conflicts; if there are any, nothing was changed.
+  uint64_t conflicts;
+  // Length of the name in kept, without its zero byte; 0 if nothing was changed.
+  uint32_t kept_len;
+  // 0.
+  uint32_t reserved;
+  // The snapshot of the base's state before, ended by a zero byte.
+  char kept[256];
+};
+
+// A report of changes or conflicts, by its number; 0 is none.
+typedef uint64_t cairnfs_report;
+
+// How far the work is that dropped snapshots and branches have left.
+struct cairnfs_drop_progress {
+  // sizeof (struct cairnfs_drop_progress).
+  uint32_t struct_size;
+  // How many of them are left.
+  uint32_t left;
+  // The part of the first one that is done, in thousandths, as far as that is known.
+  uint32_t permille;
+  // 1 if nothing is left, or only what somebody still reads; 0 if the time was up before.
+  uint32_t finished;
+};
+
 // An open listing of a directory, by its number; 0 is none.
 typedef uint64_t cairnfs_dir;
 
@@ -121,6 +242,46 @@ struct cairnfs_dirent {
   char name[256];
 };
 
+// A file that differs between two states.
+struct cairnfs_change {
+  // sizeof (struct cairnfs_change).
+  uint32_t struct_size;
+  // CAIRNFS_ADDED, CAIRNFS_REMOVED, CAIRNFS_RENAMED or CAIRNFS_CHANGED; 0 at the end of a report.
+  uint32_t status;
+  // Inode number; of a removed file in the old state, else in the new one.
+  uint64_t ino;
+  // Inode number in the old state, if another file has replaced the one of this path; else 0.
+  uint64_t old_ino;
+  // The type bits of its mode.
+  uint32_t mode;
+  // What changed: sums of CAIRNFS_CHANGED_CONTENTS and others; 0 of an added or removed file.
+  uint32_t changed;
+  // Bytes of the file, or of a symbolic link's target; of a removed file in the old state.
+  uint64_t size;
+  // Bytes that were written of what changed: no holes, nothing that was cut off.
+  uint64_t written;
+  // Length of its path in the new state, or in the old one if it is not in the new one.
+  uint64_t path_len;
+  // Length of a path that only the old state has; 0 if there is none.
+  uint64_t old_path_len;
+  // Paths that only the old state has.
+  uint32_t old_names;
+  // Paths that only the new state has.
+  uint32_t new_names;
+};
+
+// Changes of a branch and its base that exclude each other.
+struct cairnfs_conflict {
+  // sizeof (struct cairnfs_conflict).
+  uint32_t struct_size;
+  // CAIRNFS_CONFLICT_CONTENTS or another one; 0 at the end of a report.
+  uint32_t kind;
+  // Length of its path: that in the base if there is one.
+  uint64_t path_len;
+  // Length of the text that says what is in conflict.
+  uint64_t why_len;
+};
+
 // A branch or snapshot of a volume.
 struct cairnfs_root {
   // sizeof (struct cairnfs_root).
@@ -135,6 +296,11 @@ struct cairnfs_root {
   struct cairnfs_timespec created;
   // The name in UTF-8, ended by a zero byte.
   char name[256];
+  // The id of the root that it was forked from, or that was frozen when it was forked; 0 if there
+  // is none.
+  uint32_t parent;
+  // 1 if it has no name and goes as soon as nobody reads it, else 0.
+  uint32_t being_dropped;
 };
 
 // How to open or create a volume. Zeroed except for struct_size it means: an existing volume, for
@@ -292,6 +458,61 @@ int cairnfs_copy_range(cairnfs_file from,
                        uint64_t length,
                        uint64_t *done);
 
+// Makes the files of a branch those of main, or of the branch in the options, in one atomic step. The
+// branch is gone then, and the state before is kept as a snapshot, whose name is in *published. If
+// both sides changed, the changes are merged by files. ECANCELED if that meets conflicts: nothing was
+// changed, *published has their number, and unless conflicts is null, *conflicts is a report of them
+// for cairnfs_next_conflict(), else 0. With CAIRNFS_DRY_RUN conflicts are no failure. The options may
+// be null. Handles that were opened on the base before keep its files of then, and refuse changes
+// with ESTALE: open the branch again.
+int cairnfs_publish(cairnfs_volume volume,
+                    const char *branch,
+                    const struct cairnfs_publish_options *options,
+                    struct cairnfs_published *published,
+                    cairnfs_report *conflicts);
+
+// Makes the files of a branch, or of main at a null pointer, those of a reference (cairnfs_find_root())
+// in one atomic step; with paths, only the files at and below these. The state before is kept as a
+// snapshot; unless kept is null, it has CAIRNFS_NAME_SIZE bytes, and gets its name. Handles that were
+// opened before are as after cairnfs_publish().
+int cairnfs_restore(cairnfs_volume volume,
+                    const char *reference,
+                    const char *branch,
+                    const char *const *paths,
+                    size_t count,
+                    char *kept);
+
+// Drops the snapshot or branch of a reference. Its name is gone when this returns, and its space is
+// freed in the background, or by cairnfs_free_drops(). EBUSY if it is open: close its handles, files
+// and listings.
+int cairnfs_drop_root(cairnfs_volume volume,
+                      const char *reference);
+
+// Frees what everything that was dropped has left, for about timeout_ms milliseconds at most, or to
+// the end if that is negative. Unless progress is null, it gets how far this is. What is not done
+// then, is done in the background.
+int cairnfs_free_drops(cairnfs_volume volume,
+                       int64_t timeout_ms,
+                       struct cairnfs_drop_progress *progress);
+
+// Writes a snapshot to a descriptor, as a stream that cairnfs_receive() of another volume, or
+// `cairnfs receive`, reads: as a whole, or unless base is null, as the changes from that snapshot,
+// which the receiver must have. A descriptor that cannot be written fails as with write(2), also with
+// SIGPIPE.
+int cairnfs_send(cairnfs_volume volume,
+                 const char *snapshot,
+                 const char *base,
+                 int fd);
+
+// Reads a stream from a descriptor, and makes a durable snapshot of it: under a name in UTF-8, or at a
+// null pointer under one made of the time. Unless received is null, it has CAIRNFS_NAME_SIZE bytes,
+// and gets the name. If this fails, nothing is left of the stream. Nothing in it is trusted. The
+// descriptor must end with the stream.
+int cairnfs_receive(cairnfs_volume volume,
+                    int fd,
+                    const char *name,
+                    char *received);
+
 // Opens a listing of a directory.
 int cairnfs_opendir(cairnfs_volume volume, const char *path, cairnfs_dir *dir);
 
@@ -357,6 +578,36 @@ int cairnfs_realpath(cairnfs_volume volume,
                      size_t capacity,
                      size_t *length);
 
+// Compares the states of two references (cairnfs_find_root()), a branch as it is now: opens a report
+// of the files that differ from the old one to the new one, in order of their paths. It takes as
+// long as there are differences, not files. Flags: 0 or CAIRNFS_SINCE_FORK.
+int cairnfs_diff(cairnfs_volume volume,
+                 const char *old,
+                 const char *new_,
+                 uint32_t flags,
+                 cairnfs_report *report);
+
+// Gets the next change of a report of cairnfs_diff(); its status is 0 at the end. The buffer gets its
+// path, and behind that, if old_path_len is not 0, a path that only the old state has, each ended by
+// a zero byte. ERANGE if the capacity is below path_len + old_path_len + 2: the struct was filled, and
+// the change stays the next one.
+int cairnfs_next_change(cairnfs_report report,
+                        struct cairnfs_change *change,
+                        char *buffer,
+                        size_t capacity);
+
+// Gets the next conflict of a report of cairnfs_publish(); its kind is 0 at the end. The buffer gets
+// its path, and behind that a text that says what is in conflict, each ended by a zero byte. ERANGE if
+// the capacity is below path_len + why_len + 2: the struct was filled, and the conflict stays the
+// next one.
+int cairnfs_next_conflict(cairnfs_report report,
+                          struct cairnfs_conflict *conflict,
+                          char *buffer,
+                          size_t capacity);
+
+// Closes a report.
+int cairnfs_close_report(cairnfs_report report);
+
 // Makes a durable snapshot of all files under a name in UTF-8. It is read through
 // cairnfs_open_branch(), or by opening the volume with this name as root.
 int cairnfs_snapshot(cairnfs_volume volume, const char *name);
@@ -380,6 +631,17 @@ int cairnfs_roots(cairnfs_volume volume,
                   struct cairnfs_root *roots,
                   size_t capacity,
                   size_t *count);
+
+// Gets the branch or snapshot of a reference: its name, BRANCH@SNAPSHOT, or BRANCH@TIME, the newest
+// snapshot in the history of the branch that is as old (10:30, 2026-01-31T10:30, -5m).
+int cairnfs_find_root(cairnfs_volume volume, const char *reference, struct cairnfs_root *root);
+
+// Gets the bytes that belong to a branch or snapshot alone, given by its id: what dropping it frees;
+// 0 if others were forked from it. What was written since the last merge may be missing. It takes as
+// long as it differs from its neighbours.
+int cairnfs_space_of(cairnfs_volume volume,
+                     uint32_t id,
+                     uint64_t *bytes);
 
 // Sets the times of access and modification, the first and the second of two, as utimensat(2);
 // both to the present if times is null. If follow is 0, a symbolic link at the end of the path is

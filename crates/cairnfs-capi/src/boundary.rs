@@ -4,9 +4,12 @@
 //! the contract in the documentation of the crate, and lend what they make for the call only.
 
 use std::ffi::{CStr, OsStr, c_char, c_int};
+use std::fs::File;
+use std::io;
+use std::os::fd::FromRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::error::{Failure, Outcome, keep};
 use crate::fork;
@@ -54,6 +57,32 @@ pub(crate) unsafe fn text<'a>(pointer: *const c_char) -> Outcome<&'a str> {
     let string = unsafe { string(pointer) }?;
     let refused = Failure::new(libc::EILSEQ, "the name is not UTF-8");
     string.to_str().ok_or(refused)
+}
+
+/// Paths in an array.
+pub(crate) unsafe fn paths(pointer: *const *const c_char, count: usize) -> Outcome<Vec<PathBuf>> {
+    // SAFETY: the same contract.
+    let strings = unsafe { slice(pointer, count) }?;
+    // SAFETY: the same contract.
+    let copy = |string: &*const c_char| unsafe { path(*string) }.map(Path::to_path_buf);
+    strings.iter().map(copy).collect()
+}
+
+/// A descriptor of the caller, as one of the library's own with the same position.
+pub(crate) fn descriptor(fd: c_int) -> Outcome<File> {
+    // SAFETY: the call touches no memory; a number that is not open fails.
+    let own = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) };
+    match own {
+        0.. => {
+            // SAFETY: it was made just now, and belongs to nobody else.
+            Ok(unsafe { File::from_raw_fd(own) })
+        }
+        _ => {
+            let why = io::Error::last_os_error().raw_os_error();
+            let why = why.unwrap_or(libc::EBADF);
+            Err(Failure::new(why, "the descriptor is not open"))
+        }
+    }
 }
 
 fn check_len(len: usize) -> Outcome<()> {
@@ -110,6 +139,25 @@ impl<T: Copy> Place<T> {
         // SAFETY: by the contract of `new` it is valid for a value; it need not be aligned.
         unsafe { self.0.write_unaligned(value) }
     }
+}
+
+/// Copies strings behind each other into a buffer, each with a zero byte at its end.
+pub(crate) unsafe fn give_strings(
+    strings: &[&[u8]],
+    pointer: *mut c_char,
+    capacity: usize,
+) -> Outcome<()> {
+    // SAFETY: the same contract.
+    let buffer = unsafe { buffer(pointer.cast(), capacity) }?;
+    let bytes: Vec<u8> = strings
+        .iter()
+        .flat_map(|s| [*s, b"\0"])
+        .flatten()
+        .copied()
+        .collect();
+    let part = buffer.get_mut(..bytes.len()).ok_or(TOO_SMALL)?;
+    part.copy_from_slice(&bytes);
+    Ok(())
 }
 
 /// Copies a result of any length: its length is always told; with a capacity of 0 only that.

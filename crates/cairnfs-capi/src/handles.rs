@@ -13,6 +13,7 @@ use parking_lot::RwLock;
 
 use crate::error::{Failure, Outcome};
 use crate::listing::Listing;
+use crate::report::Entries;
 
 /// An open volume, or a branch or snapshot of one, by its number; 0 is none.
 pub type cairnfs_volume = u64;
@@ -22,6 +23,9 @@ pub type cairnfs_file = u64;
 
 /// An open listing of a directory, by its number; 0 is none.
 pub type cairnfs_dir = u64;
+
+/// A report of changes or conflicts, by its number; 0 is none.
+pub type cairnfs_report = u64;
 
 const CLOSED: Failure = Failure::new(
     libc::EBADF,
@@ -78,7 +82,7 @@ impl OpenVolume {
     }
 }
 
-/// Something of an open volume: a file, or a listing.
+/// Something of an open volume: a file, a listing or a report.
 pub(crate) struct Part<T> {
     pub part: T,
     pub of: Arc<OpenVolume>,
@@ -90,11 +94,15 @@ pub(crate) type OpenFile = Part<File>;
 /// An open listing.
 pub(crate) type OpenListing = Part<Listing>;
 
+/// An open report.
+pub(crate) type OpenReport = Part<Entries>;
+
 /// What a handle stands for.
 enum Object {
     Volume(Arc<OpenVolume>),
     File(Arc<OpenFile>),
     Listing(Arc<OpenListing>),
+    Report(Arc<OpenReport>),
 }
 
 /// The kinds of objects.
@@ -154,6 +162,23 @@ impl Kind for OpenListing {
 
     fn store(self) -> Stored {
         Stored(Object::Listing(Arc::new(self)))
+    }
+
+    fn check(&self) -> Outcome<()> {
+        self.of.check()
+    }
+}
+
+impl Kind for OpenReport {
+    fn of(object: &Stored) -> Option<&Arc<Self>> {
+        match &object.0 {
+            Object::Report(report) => Some(report),
+            _ => None,
+        }
+    }
+
+    fn store(self) -> Stored {
+        Stored(Object::Report(Arc::new(self)))
     }
 
     fn check(&self) -> Outcome<()> {

@@ -35,8 +35,10 @@ mod error;
 mod file;
 mod fork;
 mod handles;
+mod history;
 mod listing;
 mod names;
+mod report;
 mod roots;
 mod structs;
 mod times;
@@ -46,9 +48,11 @@ mod xattrs;
 pub use attributes::*;
 pub use error::cairnfs_message;
 pub use file::*;
-pub use handles::{cairnfs_dir, cairnfs_file, cairnfs_volume};
+pub use handles::{cairnfs_dir, cairnfs_file, cairnfs_report, cairnfs_volume};
+pub use history::*;
 pub use listing::*;
 pub use names::*;
+pub use report::*;
 pub use roots::*;
 pub use structs::*;
 pub use times::{cairnfs_futimens, cairnfs_utimens};
@@ -60,7 +64,7 @@ use std::ffi::{c_char, c_int};
 /// The version of the binary interface in this header. A library of the same version has every
 /// function and struct of it; functions and fields are only added, and each addition increases the
 /// version.
-pub const CAIRNFS_ABI_VERSION: u32 = 1;
+pub const CAIRNFS_ABI_VERSION: u32 = 2;
 
 /// The version of the binary interface in the library: at least `CAIRNFS_ABI_VERSION` of the
 /// header if the library is not older than the header.

@@ -1,10 +1,10 @@
-//! Calls on the roots of a volume: branches and snapshots.
+//! Calls on the roots of a volume, branches and snapshots: making, opening, naming, listing them.
 
 use std::ffi::{c_char, c_int};
 
 use crate::boundary::{self, Place, call};
 use crate::handles::{self, OpenVolume, cairnfs_volume};
-use crate::structs::{Out, cairnfs_root, cairnfs_timespec, name_of};
+use crate::structs::{Out, cairnfs_root};
 
 /// Makes a durable snapshot of all files under a name in UTF-8. It is read through
 /// cairnfs_open_branch(), or by opening the volume with this name as root.
@@ -92,17 +92,43 @@ pub unsafe extern "C" fn cairnfs_roots(
         }
         let out = Out::new(roots)?;
         for (index, root) in found.iter().enumerate() {
-            let (name, name_len) = name_of(root.name.as_deref().unwrap_or_default().as_bytes());
-            let root = cairnfs_root {
-                struct_size: 0,
-                id: root.id,
-                writable: root.writable.into(),
-                name_len,
-                created: cairnfs_timespec::from(root.created),
-                name,
-            };
-            out.put_at(index, &root);
+            out.put_at(index, &root.into());
         }
+        Ok(())
+    })
+}
+
+/// Gets the branch or snapshot of a reference: its name, BRANCH@SNAPSHOT, or BRANCH@TIME, the newest
+/// snapshot in the history of the branch that is as old (10:30, 2026-01-31T10:30, -5m).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cairnfs_find_root(
+    volume: cairnfs_volume,
+    reference: *const c_char,
+    root: *mut cairnfs_root,
+) -> c_int {
+    // SAFETY: the contract of the crate.
+    call(|| unsafe {
+        let out = Out::new(root)?;
+        let volume = handles::volume(volume)?;
+        let found = volume.volume.find_root(boundary::text(reference)?)?;
+        out.put(&(&found).into());
+        Ok(())
+    })
+}
+
+/// Gets the bytes that belong to a branch or snapshot alone, given by its id: what dropping it frees;
+/// 0 if others were forked from it. What was written since the last merge may be missing. It takes as
+/// long as it differs from its neighbours.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cairnfs_space_of(
+    volume: cairnfs_volume,
+    id: u32,
+    bytes: *mut u64,
+) -> c_int {
+    // SAFETY: the contract of the crate.
+    call(|| unsafe {
+        let place = Place::new(bytes)?;
+        place.put(handles::volume(volume)?.volume.space_of(id)?);
         Ok(())
     })
 }

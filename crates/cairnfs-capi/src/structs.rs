@@ -8,7 +8,7 @@
 use std::ffi::c_char;
 use std::mem::MaybeUninit;
 
-use cairnfs::{Metadata, StatFs, Time};
+use cairnfs::{Metadata, RootInfo, StatFs, Time};
 
 use crate::boundary::Place;
 use crate::error::{Failure, Outcome};
@@ -144,6 +144,109 @@ pub struct cairnfs_root {
     pub created: cairnfs_timespec,
     /// The name in UTF-8, ended by a zero byte.
     pub name: [c_char; 256],
+    /// The id of the root that it was forked from, or that was frozen when it was forked; 0 if there
+    /// is none.
+    pub parent: u32,
+    /// 1 if it has no name and goes as soon as nobody reads it, else 0.
+    pub being_dropped: u32,
+}
+
+/// How to publish a branch. Zeroed except for struct_size it means: onto main, and conflicts change
+/// nothing.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct cairnfs_publish_options {
+    /// sizeof (struct cairnfs_publish_options).
+    pub struct_size: u32,
+    /// Flags: 0 or CAIRNFS_DRY_RUN.
+    pub flags: u32,
+    /// The base: the name of the branch that gets the changes; or null for main.
+    pub onto: *const c_char,
+    /// Paths at and below which the base's state is taken in a conflict. Of several paths above a
+    /// conflict the deepest decides, and this list before the other.
+    pub ours: *const *const c_char,
+    /// Their number.
+    pub ours_count: usize,
+    /// Paths at and below which the branch's state is taken, likewise.
+    pub theirs: *const *const c_char,
+    /// Their number.
+    pub theirs_count: usize,
+}
+
+/// What a publish did.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct cairnfs_published {
+    /// sizeof (struct cairnfs_published).
+    pub struct_size: u32,
+    /// 1 if the base had changed since the branch began, so that changes were merged; else 0.
+    pub merged: u32,
+    /// Number of conflicts; if there are any, nothing was changed.
+    pub conflicts: u64,
+    /// Length of the name in kept, without its zero byte; 0 if nothing was changed.
+    pub kept_len: u32,
+    /// 0.
+    pub reserved: u32,
+    /// The snapshot of the base's state before, ended by a zero byte.
+    pub kept: [c_char; 256],
+}
+
+/// How far the work is that dropped snapshots and branches have left.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default)]
+pub struct cairnfs_drop_progress {
+    /// sizeof (struct cairnfs_drop_progress).
+    pub struct_size: u32,
+    /// How many of them are left.
+    pub left: u32,
+    /// The part of the first one that is done, in thousandths, as far as that is known.
+    pub permille: u32,
+    /// 1 if nothing is left, or only what somebody still reads; 0 if the time was up before.
+    pub finished: u32,
+}
+
+/// A file that differs between two states.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default)]
+pub struct cairnfs_change {
+    /// sizeof (struct cairnfs_change).
+    pub struct_size: u32,
+    /// CAIRNFS_ADDED, CAIRNFS_REMOVED, CAIRNFS_RENAMED or CAIRNFS_CHANGED; 0 at the end of a report.
+    pub status: u32,
+    /// Inode number; of a removed file in the old state, else in the new one.
+    pub ino: u64,
+    /// Inode number in the old state, if another file has replaced the one of this path; else 0.
+    pub old_ino: u64,
+    /// The type bits of its mode.
+    pub mode: u32,
+    /// What changed: sums of CAIRNFS_CHANGED_CONTENTS and others; 0 of an added or removed file.
+    pub changed: u32,
+    /// Bytes of the file, or of a symbolic link's target; of a removed file in the old state.
+    pub size: u64,
+    /// Bytes that were written of what changed: no holes, nothing that was cut off.
+    pub written: u64,
+    /// Length of its path in the new state, or in the old one if it is not in the new one.
+    pub path_len: u64,
+    /// Length of a path that only the old state has; 0 if there is none.
+    pub old_path_len: u64,
+    /// Paths that only the old state has.
+    pub old_names: u32,
+    /// Paths that only the new state has.
+    pub new_names: u32,
+}
+
+/// Changes of a branch and its base that exclude each other.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default)]
+pub struct cairnfs_conflict {
+    /// sizeof (struct cairnfs_conflict).
+    pub struct_size: u32,
+    /// CAIRNFS_CONFLICT_CONTENTS or another one; 0 at the end of a report.
+    pub kind: u32,
+    /// Length of its path: that in the base if there is one.
+    pub path_len: u64,
+    /// Length of the text that says what is in conflict.
+    pub why_len: u64,
 }
 
 /// A struct that begins with its size.
@@ -181,13 +284,43 @@ unsafe impl Extensible for cairnfs_root {
     const FIRST: usize = 288;
 }
 
-/// The first versions do not change.
+// SAFETY: as above.
+unsafe impl Extensible for cairnfs_publish_options {
+    const FIRST: usize = 48;
+}
+
+// SAFETY: as above.
+unsafe impl Extensible for cairnfs_published {
+    const FIRST: usize = 280;
+}
+
+// SAFETY: as above.
+unsafe impl Extensible for cairnfs_drop_progress {
+    const FIRST: usize = 16;
+}
+
+// SAFETY: as above.
+unsafe impl Extensible for cairnfs_change {
+    const FIRST: usize = 72;
+}
+
+// SAFETY: as above.
+unsafe impl Extensible for cairnfs_conflict {
+    const FIRST: usize = 24;
+}
+
+/// The first versions do not change; what was added is behind them.
 const _: () = {
     assert!(size_of::<cairnfs_volume_options>() == cairnfs_volume_options::FIRST);
     assert!(size_of::<cairnfs_stat>() == cairnfs_stat::FIRST);
     assert!(size_of::<cairnfs_statfs>() == cairnfs_statfs::FIRST);
     assert!(size_of::<cairnfs_dirent>() == cairnfs_dirent::FIRST);
-    assert!(size_of::<cairnfs_root>() == cairnfs_root::FIRST);
+    assert!(size_of::<cairnfs_root>() == cairnfs_root::FIRST + 8);
+    assert!(size_of::<cairnfs_publish_options>() == cairnfs_publish_options::FIRST);
+    assert!(size_of::<cairnfs_published>() == cairnfs_published::FIRST);
+    assert!(size_of::<cairnfs_drop_progress>() == cairnfs_drop_progress::FIRST);
+    assert!(size_of::<cairnfs_change>() == cairnfs_change::FIRST);
+    assert!(size_of::<cairnfs_conflict>() == cairnfs_conflict::FIRST);
 };
 
 /// Largest size that a caller may give: a larger one was not set.
@@ -313,6 +446,22 @@ impl From<StatFs> for cairnfs_statfs {
             free_files: space.files_free,
             name_max: space.name_max,
             reserved: 0,
+        }
+    }
+}
+
+impl From<&RootInfo> for cairnfs_root {
+    fn from(root: &RootInfo) -> Self {
+        let (name, name_len) = name_of(root.name.as_deref().unwrap_or_default().as_bytes());
+        Self {
+            struct_size: 0,
+            id: root.id,
+            writable: root.writable.into(),
+            name_len,
+            created: root.created.into(),
+            name,
+            parent: root.parent.unwrap_or(0),
+            being_dropped: root.being_dropped.into(),
         }
     }
 }

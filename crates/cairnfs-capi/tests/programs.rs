@@ -75,14 +75,20 @@ fn run(source: &str, flags: &[&str]) -> String {
 #[track_caller]
 fn run_with(name: &str, source: &str, flags: &[&str]) -> String {
     let dir = tempfile::tempdir().unwrap();
-    let (program, library) = (dir.path().join("program"), library(name));
+    run_in(dir.path(), name, &root().join(source), flags)
+}
+
+/// Compiles a program with a library, and runs it in a directory.
+#[track_caller]
+fn run_in(dir: &Path, name: &str, source: &Path, flags: &[&str]) -> String {
+    let (program, library) = (dir.join("program"), library(name));
     let mut compile = Command::new(std::env::var_os("CC").unwrap_or("cc".into()));
     compile.args(FLAGS).args(flags);
     compile.arg("-I").arg(root().join("include"));
-    compile.arg("-o").arg(&program).arg(root().join(source));
+    compile.arg("-o").arg(&program).arg(source);
     succeeds(compile.arg(&library).args(LIBRARIES));
     let mut command = Command::new(&program);
-    command.current_dir(dir.path());
+    command.current_dir(dir);
     command.env("LD_LIBRARY_PATH", library.parent().unwrap());
     String::from_utf8(succeeds(&mut command).stdout).unwrap()
 }
@@ -97,6 +103,11 @@ fn run_both(source: &str) {
 #[test]
 fn every_call_does_what_the_header_says() {
     run_both("tests/c/calls.c");
+}
+
+#[test]
+fn branches_are_compared_published_sent_and_dropped() {
+    run_both("tests/c/history.c");
 }
 
 #[test]
@@ -133,6 +144,21 @@ fn document_has_the_example() {
         document.contains(&format!("```c\n{example}```\n")),
         "docs/c-api.md differs"
     );
+}
+
+/// The program in README.md runs, and leaves what it says.
+#[test]
+fn readme_has_a_program_that_runs() {
+    let readme = std::fs::read_to_string(root().join("../../README.md")).unwrap();
+    let (_, rest) = readme.split_once("```c\n").unwrap();
+    let (program, _) = rest.split_once("```").unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let source = dir.path().join("readme.c");
+    std::fs::write(&source, program).unwrap();
+    run_in(dir.path(), STATIC, &source, SANITIZERS);
+    let volume = cairnfs::Volume::open(dir.path().join("notes.cairn")).unwrap();
+    let todo = volume.read_to_string("2024/march/todo").unwrap();
+    assert_eq!(todo, "water the plants");
 }
 
 /// The library exports the functions of the header, and the header has all of them.

@@ -1,5 +1,5 @@
-//! A CairnFS volume as an [object store](object_store::ObjectStore), for DataFusion, delta-rs,
-//! Lance, SlateDB and other programs that use the `object_store` crate.
+//! A CairnFS volume as an [object store](object_store::ObjectStore), for SlateDB and other programs
+//! that use this version of the `object_store` crate.
 //!
 //! An object is a regular file, and its location is the file's path, so that a mount, the commands
 //! and the library show the same objects. Every put is atomic, also across a crash: it writes a

@@ -40,6 +40,35 @@ static void open_in_child(void)
     CHECK(waitpid(child, &status, 0) == child && status == 0);
 }
 
+/* A process that opens a volume which another one has open. */
+static void open_what_is_open(void)
+{
+    int ready[2], status;
+    char byte;
+    struct cairnfs_volume_options reading = {
+        .struct_size = sizeof reading,
+        .flags = CAIRNFS_READ_ONLY,
+    };
+
+    CHECK(pipe(ready) == 0);
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        cairnfs_volume volume = 7;
+        CHECK(read(ready[0], &byte, 1) == 1);
+        FAILS(EBUSY, cairnfs_open_volume("volume", NULL, &volume));
+        CHECK(strstr(cairnfs_message(), "in use") != NULL && volume == 7);
+        FAILS(EBUSY, cairnfs_open_volume("volume", &reading, &volume));
+        exit(0);
+    }
+    cairnfs_volume volume = open_volume();
+    CHECK(write(ready[1], "", 1) == 1);
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    OK(cairnfs_sync(volume));
+    OK(cairnfs_close_volume(volume));
+    CHECK(close(ready[0]) == 0 && close(ready[1]) == 0);
+}
+
 int main(void)
 {
     cairnfs_file file;
@@ -48,6 +77,7 @@ int main(void)
     char byte;
 
     open_in_child();
+    open_what_is_open();
     cairnfs_volume volume = open_volume();
     OK(cairnfs_open(volume, "f", O_RDWR | O_CREAT, 0644, &file));
     OK(cairnfs_write(file, "parent", 6, &done));

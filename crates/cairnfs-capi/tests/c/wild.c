@@ -52,8 +52,10 @@ static uint64_t *place(void)
     uint64_t *at = &handles[VOLUMES + any(HANDLES - VOLUMES)];
     if (any(8) == 0)
         return NULL;
-    if (any(8) != 0 && cairnfs_close(*at) != 0)
-        cairnfs_closedir(*at);
+    if (any(8) != 0 && cairnfs_close(*at) != 0) {
+        if (cairnfs_closedir(*at) != 0)
+            cairnfs_close_report(*at);
+    }
     return at;
 }
 
@@ -72,6 +74,12 @@ static const char *path(void)
         "d",  "d/", "d/../d", "d/e/f/", "link", "link/x", "\xff\n\x01", "d/e",
     };
     return paths[any(sizeof paths / sizeof paths[0])];
+}
+
+static const char *root_name(void)
+{
+    static const char *const names[] = {NULL, "", "main", "a", "b", "main@a", "main@-1d", "\xff", "d"};
+    return names[any(sizeof names / sizeof names[0])];
 }
 
 static const char *attribute(void)
@@ -124,6 +132,53 @@ static int open_any(void)
     return cairnfs_open_volume(any(2) == 0 ? NULL : "wild", &options, place_of_volume());
 }
 
+/* Publishes anything; arrays of paths are short, or have a length that no array has. */
+static int publish_any(uint64_t *report)
+{
+    const char *some[2] = {path(), path()};
+    struct cairnfs_publish_options options = {
+        .struct_size = any(4) == 0 ? (uint32_t)any(128) : sizeof options,
+        .flags = (uint32_t)any(3),
+        .onto = any(2) == 0 ? NULL : path(),
+        .ours = any(4) == 0 ? NULL : some,
+        .ours_count = any(8) == 0 ? SIZE_MAX / (1 + any(9)) : any(3),
+        .theirs = some,
+        .theirs_count = any(3),
+    };
+    struct cairnfs_published published = {.struct_size = sizeof published};
+    /* The size that is read, not more than there is. */
+    if (options.struct_size > sizeof options)
+        options.struct_size = sizeof options;
+    return cairnfs_publish(volume(), root_name(), any(4) == 0 ? NULL : &options, &published, report);
+}
+
+/* Takes the next entries of anything, with any buffer. */
+static int next_any(void)
+{
+    struct cairnfs_change change = {.struct_size = sizeof change};
+    struct cairnfs_conflict conflict = {.struct_size = sizeof conflict};
+    size_t len = length();
+    int result = cairnfs_next_change(opened(), &change, buffer(len), len);
+    return result ? cairnfs_next_conflict(opened(), &conflict, buffer(len), len) : 0;
+}
+
+/* Sends to a file, and receives what is there then: a stream or nothing; or uses a descriptor that is
+ * none. */
+static int stream_any(void)
+{
+    static FILE *stream;
+    int fd, sent;
+
+    if (stream == NULL)
+        CHECK((stream = tmpfile()) != NULL);
+    fd = any(4) == 0 ? (int)any(2) * 1000 - 1 : fileno(stream);
+    CHECK(ftruncate(fileno(stream), 0) == 0 && lseek(fileno(stream), 0, SEEK_SET) == 0);
+    sent = cairnfs_send(volume(), root_name(), any(2) == 0 ? NULL : root_name(), fd);
+    CHECK(sent >= 0 && sent < 4096 && sent != EIO);
+    CHECK(lseek(fileno(stream), 0, SEEK_SET) == 0);
+    return cairnfs_receive(volume(), fd, path(), any(2) == 0 ? NULL : bytes);
+}
+
 static void step(void)
 {
     struct cairnfs_stat stats[4] = {{.struct_size = any(4) == 0 ? (uint32_t)number() : sizeof *stats}};
@@ -139,7 +194,7 @@ static void step(void)
     if (stats[0].struct_size > sizeof stats)
         stats[0].struct_size = any(2) == 0 ? 0 : UINT32_MAX;
     /* Large files cost time: offsets near the limit, not in between. */
-    switch (any(62)) {
+    switch (any(72)) {
     case 0: result = cairnfs_open(volume(), path(), (int)any(1u << 22), (uint32_t)any(UINT32_MAX), place()); break;
     case 1:
     case 2: result = cairnfs_open(volume(), path(), O_RDWR | O_CREAT, 0644, place()); break;
@@ -208,17 +263,32 @@ static void step(void)
     case 60: result = any(8) == 0 ? cairnfs_branch(volume(), path(), another_volume()) : 0; break;
     case 61: result = any(8) == 0 ? cairnfs_open_branch(volume(), path(), another_volume()) : 0; break;
     case 59: result = any(20) == 0 ? open_any() : 0; break;
+    case 62: result = any(8) == 0 ? cairnfs_diff(volume(), root_name(), root_name(), (uint32_t)any(3), place()) : 0; break;
+    case 63: result = next_any(); break;
+    case 64: result = cairnfs_close_report(opened()); break;
+    case 65: result = any(8) == 0 ? publish_any(any(4) == 0 ? NULL : place()) : 0; break;
+    case 66: result = any(8) == 0 ? cairnfs_restore(volume(), root_name(), root_name(), NULL, any(2), any(2) == 0 ? NULL : bytes) : 0; break;
+    case 67: result = any(8) == 0 ? cairnfs_drop_root(volume(), root_name()) : 0; break;
+    case 68: result = any(8) == 0 ? cairnfs_free_drops(volume(), (int64_t)any(3) - 1, NULL) : 0; break;
+    case 69: result = any(8) == 0 ? stream_any() : 0; break;
+    case 70: result = cairnfs_find_root(volume(), root_name(), roots); break;
+    case 71: result = any(8) == 0 ? cairnfs_space_of(volume(), (uint32_t)number(), &given) : 0; break;
     }
     /* EIO would be a panic or damage. */
     CHECK(result >= 0 && result < 4096 && result != EIO);
     succeeded += result == 0;
 }
 
-int main(int argc, char **argv)
+int main(void)
 {
-    int rounds = argc > 1 ? atoi(argv[1]) : 20000;
+    const char *more = getenv("CAIRNFS_WILD_ROUNDS"), *seed = getenv("CAIRNFS_WILD_SEED");
+    int rounds = more ? atoi(more) : 20000;
 
-    state = argc > 2 ? strtoull(argv[2], NULL, 10) : 20261123;
+    state = seed ? strtoull(seed, NULL, 10) : 20261123;
+    if (state == 0)
+        state = 1;
+    if (more || seed)
+        fprintf(stderr, "CAIRNFS_WILD_ROUNDS=%d CAIRNFS_WILD_SEED=%llu\n", rounds, (unsigned long long)state);
     for (int n = 0; n < VOLUMES; n++)
         handles[n] = new_volume();
     for (int round = 0; round < rounds; round++)

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use cairnfs::format::root::MAIN_NAME;
-use cairnfs::{Conflict, ConflictKind, Error, FilePath, PublishOptions, Published, Side};
+use cairnfs::{Conflict, ConflictKind, Error, FilePath, PublishOptions, Published};
 use serde::{Deserialize, Serialize};
 
 use crate::failure::{AnyError, Failure, show_bytes, shown};
@@ -187,27 +187,5 @@ fn path(conflict: &Conflict) -> &[u8] {
 }
 
 fn why(kind: &ConflictKind, onto: &str) -> String {
-    let side = |side: &Side| match side {
-        Side::Ours => onto.to_owned(),
-        Side::Theirs => "the branch".to_owned(),
-    };
-    match kind {
-        ConflictKind::Contents => "both changed the contents".into(),
-        ConflictKind::Attribute(name) => format!("both changed the {name}"),
-        ConflictKind::Xattr(name) => {
-            format!("both changed the extended attribute {}", show_bytes(name))
-        }
-        ConflictKind::Removed(by) => format!("{} removed it, the other changed it", side(by)),
-        ConflictKind::Renamed { ours, theirs } => format!(
-            "both renamed it: {onto} to {}, the branch to {}",
-            show_bytes(ours),
-            show_bytes(theirs)
-        ),
-        ConflictKind::Nameless => "each removed the name that the other kept".into(),
-        ConflictKind::NameTaken => "both put a different file there".into(),
-        ConflictKind::DirectoryRemoved(by) => {
-            format!("{} removed the directory, the other uses it", side(by))
-        }
-        ConflictKind::Circle => "both moved directories, which would hold each other".into(),
-    }
+    kind.why(onto, show_bytes)
 }

@@ -48,6 +48,7 @@ mod posix;
 mod programs;
 mod queues;
 mod read_only;
+mod readme;
 mod refused;
 mod silent;
 mod space;

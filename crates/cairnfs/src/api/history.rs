@@ -187,8 +187,8 @@ impl Volume {
     /// belongs to it alone is freed in the background.
     ///
     /// # Errors
-    /// [`Error::NoRoot`](crate::Error::NoRoot); [`Error::Invalid`](crate::Error::Invalid) for
-    /// `main`; [`Error::Busy`](crate::Error::Busy) if it is open; or as [`sync`](Self::sync).
+    /// [`Error::NoRoot`](crate::Error::NoRoot); [`Error::NotPermitted`](crate::Error::NotPermitted)
+    /// for `main`; [`Error::Busy`](crate::Error::Busy) if it is open; or as [`sync`](Self::sync).
     pub fn drop_root(&self, reference: &str) -> Result<()> {
         history::drop_root(self.file_system(), reference)
     }

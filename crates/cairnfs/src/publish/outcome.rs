@@ -154,6 +154,38 @@ pub enum ConflictKind {
     Circle,
 }
 
+impl ConflictKind {
+    /// What is in conflict, in words. `base` is what the base is called, and `show` writes paths and
+    /// names of extended attributes.
+    pub fn why(&self, base: &str, show: impl Fn(&[u8]) -> String) -> String {
+        let side = |side: &Side| match side {
+            Side::Ours => base.to_owned(),
+            Side::Theirs => "the branch".to_owned(),
+        };
+        match self {
+            ConflictKind::Contents => "both changed the contents".into(),
+            ConflictKind::Attribute(name) => format!("both changed the {name}"),
+            ConflictKind::Xattr(name) => {
+                format!("both changed the extended attribute {}", show(name))
+            }
+            ConflictKind::Removed(by) => {
+                format!("{} removed it, the other changed it", side(by))
+            }
+            ConflictKind::Renamed { ours, theirs } => format!(
+                "both renamed it: {base} to {}, the branch to {}",
+                show(ours),
+                show(theirs)
+            ),
+            ConflictKind::Nameless => "each removed the name that the other kept".into(),
+            ConflictKind::NameTaken => "both put a different file there".into(),
+            ConflictKind::DirectoryRemoved(by) => {
+                format!("{} removed the directory, the other uses it", side(by))
+            }
+            ConflictKind::Circle => "both moved directories, which would hold each other".into(),
+        }
+    }
+}
+
 /// Changes of both sides that exclude each other.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Conflict {
