@@ -79,6 +79,13 @@ impl Mounted {
         self.device.as_deref()
     }
 
+    /// The number of requests of the connection without a reply; `None` if the kernel does not tell.
+    pub(crate) fn unanswered(&self) -> Option<usize> {
+        let (_, minor) = self.device.as_deref()?.split_once(':')?;
+        let path = format!("/sys/fs/fuse/connections/{minor}/waiting");
+        std::fs::read_to_string(path).ok()?.trim_end().parse().ok()
+    }
+
     /// Whether the mount on the directory is this one, not another one.
     pub fn is_there(&self) -> bool {
         let seen = mountinfo::at(&self.dir).ok().flatten();
@@ -125,17 +132,12 @@ impl Mounted {
         grace
     }
 
-    /// Makes the kernel send the data that it holds back, by `send`, which calls [`send`] in another
-    /// process, and calls `wait`, which waits until it is answered, with what tells the number of
-    /// requests without a reply. Must not be called in an event loop.
+    /// Makes the kernel begin to send the data that it holds back, by `send`, which calls [`send`] in
+    /// another process.
     ///
     /// # Errors
     /// The mount cannot be reached from here.
-    pub(crate) fn fetch(
-        &self,
-        send: &dyn Fn(&Path, &str) -> io::Result<()>,
-        wait: impl FnOnce(&dyn Fn() -> Option<usize>),
-    ) -> io::Result<()> {
+    pub(crate) fn fetch(&self, send: &dyn Fn(&Path, &str) -> io::Result<()>) -> io::Result<()> {
         if self.entry.as_ref().is_some_and(|mount| mount.has("ro")) {
             return Ok(());
         }
@@ -145,9 +147,7 @@ impl Mounted {
             io::Error::other(format!(
                 "what was written to the mount on {dir} and has not arrived cannot be fetched: {error}"
             ))
-        })?;
-        wait(&|| unanswered(device));
-        Ok(())
+        })
     }
 
     fn sync(&self) {
@@ -222,11 +222,4 @@ pub fn send(dir: &Path, device: &str) -> io::Result<()> {
     // writes that this begins.
     let _ = syncfs(&dir);
     Ok(())
-}
-
-/// The number of requests of a connection without a reply; `None` if the kernel does not tell.
-fn unanswered(device: &str) -> Option<usize> {
-    let (_, minor) = device.split_once(':')?;
-    let path = format!("/sys/fs/fuse/connections/{minor}/waiting");
-    std::fs::read_to_string(path).ok()?.trim_end().parse().ok()
 }

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use cairnfs_transport::session::Traffic;
-use cairnfs_transport::{Notifier, Quiet};
+use cairnfs_transport::{Asker, Notifier, Quiet};
 
+use crate::mounted::Mounted;
 use crate::ops::Kernel;
 use crate::status::Transport;
 
@@ -13,6 +14,7 @@ pub struct Notices {
     notifier: Notifier,
     quiet: Arc<Quiet>,
     traffic: Traffic,
+    mounted: Arc<Mounted>,
 }
 
 impl Kernel for Notices {
@@ -31,8 +33,8 @@ impl Kernel for Notices {
         self.invalidate(ino, offset as i64);
     }
 
-    fn is_quiet(&self, waiting: &dyn Fn() -> Option<usize>) -> bool {
-        self.quiet.comes(waiting)
+    fn is_quiet(&self, asker: Asker) -> bool {
+        self.quiet.comes(asker, &|| self.mounted.unanswered())
     }
 
     fn transport(&self) -> Transport {
@@ -44,12 +46,19 @@ impl Kernel for Notices {
 }
 
 impl Notices {
-    /// Notifies by `notifier`, waits for `quiet`, and reports `traffic`.
-    pub fn new(notifier: Notifier, quiet: Arc<Quiet>, traffic: Traffic) -> Self {
+    /// Notifies by `notifier`, waits for `quiet`, and reports `traffic`, all of the connection that is
+    /// `mounted`.
+    pub fn new(
+        notifier: Notifier,
+        quiet: Arc<Quiet>,
+        traffic: Traffic,
+        mounted: Arc<Mounted>,
+    ) -> Self {
         Self {
             notifier,
             quiet,
             traffic,
+            mounted,
         }
     }
 

@@ -8,6 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use cairnfs::Error;
+use cairnfs_transport::Asker;
 
 use super::{Live, Sessions};
 use crate::mounted::Mounted;
@@ -38,10 +39,11 @@ impl Sessions {
             let live = state.live.iter().find(|live| live.is_of_branch(branch));
             live.and_then(Live::parts)
         };
-        match found {
-            Some((mounted, ops)) => mounted.fetch(send, |waiting| ops.wait_for_writes(waiting)),
-            None => Ok(()),
+        if let Some((mounted, ops)) = found {
+            mounted.fetch(send)?;
+            ops.wait_for_writes(Asker::Other);
         }
+        Ok(())
     }
 
     /// Runs `change`, which may give the name of a branch to another root, while operations wait that
