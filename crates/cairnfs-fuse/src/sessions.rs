@@ -22,6 +22,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::adapter::{Adapter, Notices};
+use crate::apart::Apart;
 use crate::ending::Ending;
 use crate::mounted::Mounted;
 use crate::mounter;
@@ -141,6 +142,7 @@ const UNMOUNTED: Duration = Duration::from_secs(3);
 pub struct Sessions {
     state: Mutex<State>,
     changed: Condvar,
+    apart: Arc<Apart>,
 }
 
 #[derive(Default)]
@@ -190,6 +192,21 @@ enum Phase {
 type Step = Box<dyn FnOnce() + Send>;
 
 impl Sessions {
+    /// None yet; `apart` makes calls that wait for their requests. By default this process does, which
+    /// must not be killed then.
+    pub fn with(apart: Apart) -> Self {
+        let apart = Arc::new(apart);
+        Self {
+            apart,
+            ..Self::default()
+        }
+    }
+
+    /// What makes calls that wait for requests of a mount.
+    pub fn apart(&self) -> &Arc<Apart> {
+        &self.apart
+    }
+
     /// Makes SIGTERM and SIGINT end all sessions (also SIGHUP if `hangup_ends`).
     ///
     /// # Errors

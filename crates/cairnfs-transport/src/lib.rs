@@ -24,7 +24,7 @@ pub mod server;
 pub mod session;
 
 pub use init::{Features, Granted, Offer, Wanted};
-pub use notify::Notifier;
+pub use notify::{Notification, Notifier};
 pub use quiet::{Asker, Quiet};
 pub use reply::Errno;
 pub use request::Header;

@@ -9,7 +9,6 @@ mod clerk;
 mod joining;
 mod keeper;
 mod opening;
-mod sending;
 mod serving;
 mod working;
 
