@@ -86,7 +86,7 @@ pub fn perform(word: &str, dir: &Path, device: &str) -> u8 {
     let call = Call::ALL.into_iter().find(|call| call.word() == word);
     let done = match call {
         Some(call) => call.make(dir, device),
-        None if word == NOTIFY => notifying::serve(device).map(|()| None),
+        None if word == NOTIFY => notifying::serve(dir, device).map(|()| None),
         None => Err(io::ErrorKind::InvalidInput.into()),
     };
     match done {

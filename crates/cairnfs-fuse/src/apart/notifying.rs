@@ -10,6 +10,7 @@ use std::fs;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,6 +24,8 @@ use rustix::stdio;
 
 use super::NOTIFY;
 use crate::mounted::Mounted;
+use crate::mounter::{self, Way};
+use crate::mountinfo;
 
 /// Maximum length of a notification: the longest name, and less than a hundred bytes before it.
 const MESSAGE_MAX: usize = 1024;
@@ -122,12 +125,13 @@ pub(crate) fn write(
 ///
 /// # Errors
 /// Standard input fails.
-pub(super) fn serve(device: &str) -> io::Result<()> {
+pub(super) fn serve(dir: &Path, device: &str) -> io::Result<()> {
     let mut socket = UnixStream::from(stdio::stdin().try_clone_to_owned()?);
     let watched = socket.try_clone()?;
     let writes = Arc::new(AtomicBool::new(false));
-    let (theirs, device) = (Arc::clone(&writes), device.to_owned());
-    thread::Builder::new().spawn(move || abort_when_left(&watched, &device, &theirs))?;
+    let (theirs, dir, device) = (Arc::clone(&writes), dir.to_path_buf(), device.to_owned());
+    let abort = move || abort(&dir, &device);
+    thread::Builder::new().spawn(move || abort_when_left(&watched, &theirs, &abort))?;
     // The process ends with this thread.
     write_each(&mut socket, &writes)
 }
@@ -155,7 +159,7 @@ fn write_each(socket: &mut UnixStream, writes: &AtomicBool) -> io::Result<()> {
 
 /// Waits until the process that serves the connection is gone, and then aborts the connection as long as
 /// a notification is being written: nobody answers what that waits for. The process ends otherwise.
-fn abort_when_left(socket: &UnixStream, device: &str, writes: &AtomicBool) {
+fn abort_when_left(socket: &UnixStream, writes: &AtomicBool, abort: &dyn Fn()) {
     let left = PollFlags::HUP | PollFlags::RDHUP;
     let mut asked = [PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::RDHUP)];
     while !asked.iter().any(|fd| fd.revents().intersects(left)) {
@@ -163,13 +167,22 @@ fn abort_when_left(socket: &UnixStream, device: &str, writes: &AtomicBool) {
             return;
         }
     }
-    let minor = device.split_once(':').map_or(device, |(_, minor)| minor);
-    let abort = format!("/sys/fs/fuse/connections/{minor}/abort");
     loop {
         if writes.load(Ordering::SeqCst) {
-            // Fails if that is not mounted; then the kernel cannot be told.
-            let _ = fs::write(&abort, "1");
+            abort();
         }
         thread::sleep(PAUSE);
+    }
+}
+
+/// Aborts a connection whose mount with this device number is on `dir`. Where the kernel does not show
+/// connections, only the superuser can, and the mount may be gone then.
+fn abort(dir: &Path, device: &str) {
+    let minor = device.split_once(':').map_or(device, |(_, minor)| minor);
+    let aborted = fs::write(format!("/sys/fs/fuse/connections/{minor}/abort"), "1");
+    let is_there = || mountinfo::at(dir).is_ok_and(|m| m.is_some_and(|m| m.device == device));
+    if aborted.is_err() && is_there() {
+        // Nobody is left to be told.
+        let _ = mounter::unmount(dir, Way::Force);
     }
 }
