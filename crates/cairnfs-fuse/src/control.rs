@@ -149,8 +149,9 @@ fn loss_error(lost: &[Loss]) -> io::Result<Option<String>> {
 
 /// Makes everything in the volume mounted at (or above) `path` durable.
 ///
-/// First `syncfs` makes the kernel write back its dirty pages, then the daemon makes everything
-/// durable. The second round covers requests that were in flight between the two.
+/// First `syncfs` makes the kernel write back its dirty pages, then the daemon waits for what is on its
+/// way and makes everything durable. The second round covers what the first one can miss: writes that
+/// the kernel held back because the size of their file was just changed.
 ///
 /// The result of syncfs(2) is ignored: it reports any refusal since the last syncfs by any caller,
 /// also for files that were deleted. The daemon, which refused the data, knows which data is still

@@ -9,6 +9,7 @@
 //! kernel sends.
 
 pub mod adapter;
+pub mod apart;
 pub mod caller;
 pub mod control;
 pub mod convert;

@@ -5,18 +5,15 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use rustix::fs::{fstat, major, minor, syncfs};
-
-use crate::control;
+use crate::apart::{Apart, Call};
 use crate::elsewhere;
 use crate::holders;
-use crate::mounter::{self, Way};
 use crate::mountinfo::{self, MountEntry};
 use crate::negotiate::MAX_REQUEST;
-use crate::opening;
 
 /// Time after which a session is cut off that continues although its last visible mount is gone.
 const UNSEEN: Duration = Duration::from_secs(60);
@@ -29,20 +26,23 @@ const LATER: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub struct Mounted {
     dir: PathBuf,
+    apart: Arc<Apart>,
     device: Option<String>,
     /// Its line in the table of mounts, if it is visible from this process.
     entry: Option<MountEntry>,
 }
 
 impl Mounted {
-    /// What this process has just mounted on `dir`, which must be absolute and without symlinks.
+    /// What this process has just mounted on `dir`, which must be absolute and without symlinks; `apart`
+    /// makes calls that wait for its requests.
     ///
     /// # Errors
     /// The table of mounts cannot be read.
-    pub fn here(dir: &Path) -> io::Result<Self> {
+    pub fn here(dir: &Path, apart: &Arc<Apart>) -> io::Result<Self> {
         let entry = mountinfo::at(dir)?;
         Ok(Self {
             dir: dir.to_path_buf(),
+            apart: Arc::clone(apart),
             device: entry.as_ref().map(|m| m.device.clone()),
             entry,
         })
@@ -54,7 +54,7 @@ impl Mounted {
     ///
     /// # Errors
     /// It is no device number; the table of mounts cannot be read.
-    pub fn by_another(dir: &Path, device: &str) -> io::Result<Self> {
+    pub fn by_another(dir: &Path, device: &str, apart: &Arc<Apart>) -> io::Result<Self> {
         let numbers = device.split_once(':');
         let is_number = |text: &str| text.parse::<u32>().is_ok();
         if !numbers.is_some_and(|(major, minor)| is_number(major) && is_number(minor)) {
@@ -64,6 +64,7 @@ impl Mounted {
         let found = mountinfo::at(dir)?;
         Ok(Self {
             dir: dir.to_path_buf(),
+            apart: Arc::clone(apart),
             device: Some(device.to_owned()),
             entry: found.filter(|m| m.is_ours() && m.device == device),
         })
@@ -77,6 +78,13 @@ impl Mounted {
     /// The device number, `MAJOR:MINOR`; `None` if the mount was gone before it could be looked up.
     pub fn device(&self) -> Option<&str> {
         self.device.as_deref()
+    }
+
+    /// The number of requests of the connection without a reply; `None` if the kernel does not tell.
+    pub(crate) fn unanswered(&self) -> Option<usize> {
+        let (_, minor) = self.device.as_deref()?.split_once(':')?;
+        let path = format!("/sys/fs/fuse/connections/{minor}/waiting");
+        std::fs::read_to_string(path).ok()?.trim_end().parse().ok()
     }
 
     /// Whether the mount on the directory is this one, not another one.
@@ -104,7 +112,7 @@ impl Mounted {
         if other.is_some() {
             self.sync();
         }
-        let Err(e) = mounter::unmount(&self.dir, Way::Plain) else {
+        let Err(e) = self.call(Call::Unmount) else {
             // Without another mount the kernel has ended the session, unless a mount is invisible
             // from here.
             return if other.is_some() {
@@ -125,33 +133,36 @@ impl Mounted {
         grace
     }
 
-    /// Makes the kernel send the data that it holds back, by `send`, which calls [`send`] in another
-    /// process, and calls `wait`, which waits until it is answered, with what tells the number of
-    /// requests without a reply. Must not be called in an event loop.
+    /// Makes the kernel begin to send the data that it holds back.
     ///
     /// # Errors
     /// The mount cannot be reached from here.
-    pub(crate) fn fetch(
-        &self,
-        send: &dyn Fn(&Path, &str) -> io::Result<()>,
-        wait: impl FnOnce(&dyn Fn() -> Option<usize>),
-    ) -> io::Result<()> {
+    pub(crate) fn fetch(&self) -> io::Result<()> {
         if self.entry.as_ref().is_some_and(|mount| mount.has("ro")) {
             return Ok(());
         }
-        let device = self.device.as_deref().unwrap_or_default();
-        send(&self.dir, device).map_err(|error| {
+        let sent = self.call(Call::Send).map_err(|error| {
             let dir = self.dir.display();
             io::Error::other(format!(
                 "what was written to the mount on {dir} and has not arrived cannot be fetched: {error}"
             ))
-        })?;
-        wait(&|| unanswered(device));
-        Ok(())
+        });
+        sent.map(drop)
+    }
+
+    /// Makes a call that waits for requests of the mount.
+    fn call(&self, call: Call) -> io::Result<Option<String>> {
+        let device = self.device.as_deref().unwrap_or_default();
+        self.apart.call(call, &self.dir, device)
+    }
+
+    /// By what such calls are made.
+    pub(crate) fn apart(&self) -> &Apart {
+        &self.apart
     }
 
     fn sync(&self) {
-        match control::sync(&self.dir) {
+        match self.call(Call::Sync) {
             Ok(None) => {}
             Ok(Some(refused)) => tracing::warn!("{}: {refused}", self.dir.display()),
             Err(e) => tracing::warn!("{}: {e}", self.dir.display()),
@@ -163,7 +174,7 @@ impl Mounted {
         if !self.is_there() {
             return;
         }
-        if let Err(e) = mounter::unmount(&self.dir, Way::Lazy) {
+        if let Err(e) = self.call(Call::Detach) {
             tracing::error!("cannot unmount {}: {e}", self.dir.display());
         }
     }
@@ -177,8 +188,8 @@ impl Mounted {
         }
         let mut pause = SOON;
         while self.is_there() {
-            match mounter::unmount(&self.dir, Way::Plain) {
-                Ok(()) => {}
+            match self.call(Call::Unmount) {
+                Ok(_) => {}
                 Err(e) if e.kind() == io::ErrorKind::ResourceBusy => {
                     thread::sleep(pause);
                     pause = LATER.min(pause * 2);
@@ -190,7 +201,7 @@ impl Mounted {
             }
         }
         // Something else may be in it, or it is removed by another.
-        let _ = std::fs::remove_dir(&self.dir);
+        let _ = self.call(Call::Remove);
     }
 
     /// Raises the kernel's readahead to the size of one request. Permitted to root only.
@@ -202,31 +213,4 @@ impl Mounted {
             }
         }
     }
-}
-
-/// Makes the kernel begin to send what it holds back of the mount of this device number on `dir`.
-///
-/// This waits for requests of the mount in the kernel, where no signal ends it. The process that
-/// serves the mount must not call it: if that is killed meanwhile, the kernel cannot end the
-/// connection, because the waiting thread keeps the memory and the descriptors of the process.
-///
-/// # Errors
-/// The directory cannot be opened, or another mount is on it.
-pub fn send(dir: &Path, device: &str) -> io::Result<()> {
-    let dir = opening::inside(dir)?;
-    let found = fstat(&dir)?.st_dev;
-    if format!("{}:{}", major(found), minor(found)) != device {
-        return Err(io::Error::other("it is not visible to its daemon there"));
-    }
-    // The result tells only of refusals, also of earlier ones. Not every kernel waits for the
-    // writes that this begins.
-    let _ = syncfs(&dir);
-    Ok(())
-}
-
-/// The number of requests of a connection without a reply; `None` if the kernel does not tell.
-fn unanswered(device: &str) -> Option<usize> {
-    let (_, minor) = device.split_once(':')?;
-    let path = format!("/sys/fs/fuse/connections/{minor}/waiting");
-    std::fs::read_to_string(path).ok()?.trim_end().parse().ok()
 }

@@ -60,7 +60,7 @@ pub fn begin(
     };
     let device = mounter::mount(volume, dir, options).map_err(failed)?;
     // A mount that nothing serves must not stay.
-    let mounted = Mounted::here(dir).inspect_err(|_| {
+    let mounted = Mounted::here(dir, sessions.apart()).inspect_err(|_| {
         let _ = mounter::unmount(dir, Way::Lazy);
     });
     let new = NewMount {

@@ -22,6 +22,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::adapter::{Adapter, Notices};
+use crate::apart::Apart;
 use crate::ending::Ending;
 use crate::mounted::Mounted;
 use crate::mounter;
@@ -65,15 +66,15 @@ pub enum NotAdded {
     Failed(io::Error),
 }
 
-/// Receives the channel for unsolicited messages to the kernel, what makes the connection quiet, and
-/// the counts of the transport.
-pub type Connected = Box<dyn FnOnce(Notifier, Arc<Quiet>, Traffic)>;
+/// Receives the channel for unsolicited messages to the kernel, what makes the connection quiet, the
+/// counts of the transport, and the mount.
+pub type Connected = Box<dyn FnOnce(Notifier, Arc<Quiet>, Traffic, &Arc<Mounted>)>;
 
 /// A file system that a session can serve.
 pub trait Served: Server {
     /// Returns what is to be called once the session exists.
     fn connected(&self) -> Connected {
-        Box::new(|_, _, _| {})
+        Box::new(|_, _, _, _| {})
     }
 
     /// Returns the handle by which the session ends the file system.
@@ -99,8 +100,9 @@ impl Served for Adapter {
 
     fn connected(&self) -> Connected {
         let ops = self.ops();
-        Box::new(move |notifier, quiet, traffic| {
-            ops.connect(Box::new(Notices::new(notifier, quiet, traffic)));
+        Box::new(move |notifier, quiet, traffic, mounted| {
+            let mounted = Arc::clone(mounted);
+            ops.connect(Box::new(Notices::new(notifier, quiet, traffic, mounted)));
         })
     }
 }
@@ -140,6 +142,7 @@ const UNMOUNTED: Duration = Duration::from_secs(3);
 pub struct Sessions {
     state: Mutex<State>,
     changed: Condvar,
+    apart: Arc<Apart>,
 }
 
 #[derive(Default)]
@@ -189,6 +192,21 @@ enum Phase {
 type Step = Box<dyn FnOnce() + Send>;
 
 impl Sessions {
+    /// None yet; `apart` makes calls that wait for their requests. By default this process does, which
+    /// must not be killed then.
+    pub fn with(apart: Apart) -> Self {
+        let apart = Arc::new(apart);
+        Self {
+            apart,
+            ..Self::default()
+        }
+    }
+
+    /// What makes calls that wait for requests of a mount.
+    pub fn apart(&self) -> &Arc<Apart> {
+        &self.apart
+    }
+
     /// Makes SIGTERM and SIGINT end all sessions (also SIGHUP if `hangup_ends`).
     ///
     /// # Errors
@@ -248,7 +266,12 @@ impl Sessions {
         let (connected, ending) = (served.connected(), served.ending());
         let replaceable = served.replaceable();
         let session = Session::new(served, device, config).map_err(NotAdded::Failed)?;
-        connected(session.notifier(), session.quiet(), session.traffic());
+        connected(
+            session.notifier(),
+            session.quiet(),
+            session.traffic(),
+            mounted,
+        );
         let number = self.enter(Live {
             number: 0,
             mounted: Arc::clone(mounted),

@@ -21,6 +21,7 @@ use cairnfs_fuse::convert::Refusal;
 use cairnfs_fuse::ops::{Caller, Kernel, NewEntry, Ops};
 use cairnfs_fuse::options::WriteMode;
 use cairnfs_fuse::status::Transport;
+use cairnfs_transport::Asker;
 
 const ROOT: Caller = Caller {
     uid: 0,
@@ -211,7 +212,7 @@ impl Kernel for Watching {
     }
     fn forget_name(&self, _dir: u64, _name: &[u8]) {}
     fn fetch_dirty(&self, _ino: u64, _offset: u64) {}
-    fn is_quiet(&self, _waiting: &dyn Fn() -> Option<usize>) -> bool {
+    fn is_quiet(&self, _asker: Asker) -> bool {
         true
     }
     fn transport(&self) -> Transport {

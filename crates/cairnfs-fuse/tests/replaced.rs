@@ -24,6 +24,7 @@ use cairnfs_fuse::convert::Refusal;
 use cairnfs_fuse::ops::{Caller, Found, Kernel, NewEntry, Ops};
 use cairnfs_fuse::options::WriteMode;
 use cairnfs_fuse::status::Transport;
+use cairnfs_transport::Asker;
 
 const ROOT: Caller = Caller {
     uid: 0,
@@ -62,7 +63,7 @@ impl Kernel for Recorder {
     fn fetch_dirty(&self, node: u64, _offset: u64) {
         self.told(Told::Pages(node));
     }
-    fn is_quiet(&self, _waiting: &dyn Fn() -> Option<usize>) -> bool {
+    fn is_quiet(&self, _asker: Asker) -> bool {
         true
     }
     fn transport(&self) -> Transport {

@@ -21,7 +21,6 @@ use std::time::Duration;
 
 use cairnfs::{Error, PublishOptions, Published, Volume};
 use cairnfs_fuse::adapter::Adapter;
-use cairnfs_fuse::mounted::send;
 use cairnfs_fuse::ops::Ops;
 use cairnfs_fuse::options::WriteMode;
 use cairnfs_fuse::sessions::NotAdded;
@@ -103,12 +102,12 @@ impl Mount {
     }
 
     fn work(&self, name: &str) -> Volume {
-        self.sessions.fetch("main", &send).unwrap();
+        self.sessions.fetch("main").unwrap();
         self.main().branch(name).unwrap()
     }
 
     fn replacing<R>(&self, change: impl FnOnce() -> R) -> R {
-        self.sessions.fetch("main", &send).unwrap();
+        self.sessions.fetch("main").unwrap();
         let (result, followed) = self.sessions.replacing("main", change);
         followed.unwrap();
         result
@@ -386,7 +385,7 @@ fn writer_of_an_unchanged_file_sees_no_error() {
             writer.join().unwrap();
         });
         let last = rounds.load(Ordering::Relaxed) - 1;
-        mount.sessions.fetch("main", &send).unwrap();
+        mount.sessions.fetch("main").unwrap();
         let same = mount.main().read("d/same").unwrap();
         assert_eq!(&same[..8], last.to_le_bytes());
         mount.forget_all();

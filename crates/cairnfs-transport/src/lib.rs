@@ -24,8 +24,8 @@ pub mod server;
 pub mod session;
 
 pub use init::{Features, Granted, Offer, Wanted};
-pub use notify::Notifier;
-pub use quiet::Quiet;
+pub use notify::{Notification, Notifier};
+pub use quiet::{Asker, Quiet};
 pub use reply::Errno;
 pub use request::Header;
 pub use ring::DEPTH as RING_DEPTH;

@@ -5,6 +5,10 @@
 //! back for a moment, all but those of writes: each program waits for its reply and sends nothing
 //! new, and when the kernel waits for the kept replies only, each write that had been sent before is
 //! answered. Serving goes on meanwhile, and no thread waits. Uses synchronization only.
+//!
+//! Whoever waits for such a moment in order to answer a request is unanswered himself all the time,
+//! as if his reply were kept. Any reader of a mount can send such requests, so their moments are kept
+//! apart: in three quarters of the time no reply is kept.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,11 +17,15 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
+use crate::abi::{Opcode, fattr};
 use crate::reply::{Errno, Sink};
 
 /// The longest time that replies are kept back, and the time between two looks meanwhile.
 const LIMIT: Duration = Duration::from_millis(250);
 const PAUSE: Duration = Duration::from_micros(50);
+
+/// The time after a moment in which none begins for a request, as a multiple of how long it took.
+const REST: u32 = 3;
 
 /// A reply that is kept back.
 type Kept = Box<dyn FnOnce() + Send>;
@@ -27,9 +35,38 @@ type Kept = Box<dyn FnOnce() + Send>;
 pub struct Quiet {
     /// Whether replies are kept; spares others the lock.
     keeps: AtomicBool,
-    kept: Mutex<Option<Vec<Kept>>>,
-    /// Held by the caller that keeps them back.
-    turn: Mutex<()>,
+    state: Mutex<State>,
+    /// Held by the caller that keeps them back; the time before which none does so for a request.
+    turn: Mutex<Option<Instant>>,
+}
+
+#[derive(Default)]
+struct State {
+    /// While replies are kept back.
+    kept: Option<Vec<Kept>>,
+    /// Number of unanswered requests whose answers wait for a quiet moment.
+    askers: usize,
+}
+
+/// For whom a quiet moment is waited for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Asker {
+    /// A request, which is unanswered until the call has returned.
+    Request,
+    /// Nobody for whom the kernel waits.
+    Other,
+}
+
+/// Counts one who asks, until it is dropped.
+struct Asking<'a> {
+    quiet: &'a Quiet,
+    own: usize,
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        self.quiet.state.lock().askers -= self.own;
+    }
 }
 
 /// Sends what was kept, also after a panic.
@@ -38,7 +75,7 @@ struct Release<'a>(&'a Quiet);
 impl Drop for Release<'_> {
     fn drop(&mut self) {
         self.0.keeps.store(false, Ordering::Relaxed);
-        let kept = self.0.kept.lock().take();
+        let kept = self.0.state.lock().kept.take();
         kept.into_iter().flatten().for_each(|send| send());
     }
 }
@@ -47,29 +84,47 @@ impl Quiet {
     /// Waits for a moment in which the kernel has no unanswered write; `waiting` returns the number
     /// of requests without a reply, or `None` if it is not known. Returns whether there was such a
     /// moment within a quarter of a second. Must not be called in an event loop.
-    pub fn comes(&self, waiting: &dyn Fn() -> Option<usize>) -> bool {
-        let _turn = self.turn.lock();
+    pub fn comes(&self, asker: Asker, waiting: &dyn Fn() -> Option<usize>) -> bool {
+        let asking = self.ask(asker);
+        let mut turn = self.turn.lock();
         match waiting() {
-            Some(0) => return true,
+            // Other askers may be answered at any time, this one is not.
+            Some(number) if number == asking.own => return true,
             Some(_) => {}
             None => return false,
         }
-        *self.kept.lock() = Some(Vec::new());
-        let release = Release(self);
-        self.keeps.store(true, Ordering::Relaxed);
+        if asker == Asker::Request {
+            let rests = turn.map(|until| until.saturating_duration_since(Instant::now()));
+            thread::sleep(rests.unwrap_or_default());
+        }
         let began = Instant::now();
-        let mut came = false;
-        while !came && began.elapsed() < LIMIT {
-            // A kept reply stays unanswered, so the number is of these requests if it is the same.
-            let kept = self.number();
+        let came = self.keep_until_quiet(began, waiting);
+        let ended = Instant::now();
+        *turn = Some(ended + (ended - began) * REST);
+        came
+    }
+
+    fn ask(&self, asker: Asker) -> Asking<'_> {
+        let own = usize::from(asker == Asker::Request);
+        self.state.lock().askers += own;
+        Asking { quiet: self, own }
+    }
+
+    fn keep_until_quiet(&self, began: Instant, waiting: &dyn Fn() -> Option<usize>) -> bool {
+        self.state.lock().kept = Some(Vec::new());
+        let _release = Release(self);
+        self.keeps.store(true, Ordering::Relaxed);
+        while began.elapsed() < LIMIT {
+            // What is counted here stays unanswered, so the number is of these requests if it is the
+            // same.
+            let unanswered = self.unanswered();
             match waiting() {
-                Some(number) if number == kept => came = true,
+                Some(number) if number == unanswered => return true,
                 Some(_) => thread::sleep(PAUSE),
-                None => break,
+                None => return false,
             }
         }
-        drop(release);
-        came
+        false
     }
 
     /// Whether replies are kept back now.
@@ -80,14 +135,30 @@ impl Quiet {
     /// Calls `send`, which sends a reply, at the end of the time in which replies are kept back, or
     /// now.
     pub(crate) fn keep(&self, send: impl FnOnce() + Send + 'static) {
-        if let Some(kept) = &mut *self.kept.lock() {
+        if let Some(kept) = &mut self.state.lock().kept {
             return kept.push(Box::new(send));
         }
         send();
     }
 
-    fn number(&self) -> usize {
-        self.kept.lock().as_ref().map_or(0, Vec::len)
+    /// Number of the requests that are unanswered at least until replies are kept no longer. An asker
+    /// is not counted any more before his reply is.
+    fn unanswered(&self) -> usize {
+        let state = self.state.lock();
+        state.kept.as_ref().map_or(0, Vec::len) + state.askers
+    }
+}
+
+/// Whether the reply to a request must not be kept back: a write, and a change of size, behind which
+/// the kernel holds back writes of the file without counting them.
+pub(crate) fn is_direct(opcode: Opcode, op: &[u8]) -> bool {
+    match opcode {
+        Opcode::WRITE => true,
+        Opcode::SETATTR => {
+            let valid = op.first_chunk().map(|bytes| u32::from_ne_bytes(*bytes));
+            valid.is_some_and(|valid| valid & fattr::SIZE != 0)
+        }
+        _ => false,
     }
 }
 
@@ -143,7 +214,7 @@ impl Sink for Patient {
 
 #[cfg(test)]
 mod tests {
-    use std::cell::Cell;
+    use std::cell::{Cell, OnceCell, RefCell};
     use std::sync::mpsc::{Sender, channel};
 
     use super::*;
@@ -187,7 +258,7 @@ mod tests {
         assert_eq!(told.recv().unwrap(), (1, 7));
         // The kernel awaits four replies; that of a write is not kept.
         let unanswered = Cell::new(4);
-        let came = quiet.comes(&|| {
+        let came = quiet.comes(Asker::Other, &|| {
             match unanswered.get() {
                 4 if !quiet.keeps() => {}
                 4 => {
@@ -218,14 +289,65 @@ mod tests {
             assert!(!quiet.keeps());
             told
         };
-        assert!(quiet.comes(&|| never(Some(0))));
-        assert!(!quiet.comes(&|| never(None)));
+        assert!(quiet.comes(Asker::Other, &|| never(Some(0))));
+        assert!(!quiet.comes(Asker::Other, &|| never(None)));
+    }
+
+    #[test]
+    fn unanswered_askers_are_no_writes() {
+        let quiet = Quiet::default();
+        assert!(quiet.comes(Asker::Request, &|| Some(1)));
+        let (looks, other) = (Cell::new(0), RefCell::new(None));
+        let came = quiet.comes(Asker::Request, &|| {
+            looks.set(looks.get() + 1);
+            if looks.get() == 3 {
+                *other.borrow_mut() = Some(quiet.ask(Asker::Request));
+            }
+            // Two askers, and a write until the last look.
+            Some(if looks.get() < 5 { 3 } else { 2 })
+        });
+        assert!(came);
+        assert_eq!(looks.get(), 5);
+        drop(other);
+        assert!(quiet.comes(Asker::Other, &|| Some(usize::from(!quiet.keeps()))));
+    }
+
+    #[test]
+    fn moments_for_requests_are_kept_apart() {
+        const TAKES: Duration = Duration::from_millis(5);
+        let quiet = Quiet::default();
+        let last = Cell::new(Instant::now());
+        let take = || {
+            let began = Instant::now();
+            quiet.comes(Asker::Other, &|| {
+                let taken = last.replace(Instant::now()).duration_since(began);
+                Some(usize::from(!quiet.keeps() || taken < TAKES))
+            })
+        };
+        assert!(take());
+        let first = OnceCell::new();
+        assert!(quiet.comes(Asker::Request, &|| {
+            if quiet.keeps() {
+                first.get_or_init(Instant::now);
+            }
+            Some(2 - usize::from(quiet.keeps()))
+        }));
+        let rested = first.get().unwrap().duration_since(last.get());
+        assert!(rested >= TAKES * REST, "{rested:?}");
+    }
+
+    #[test]
+    fn writes_and_what_holds_them_back_are_direct() {
+        let setattr = |valid: u32| is_direct(Opcode::SETATTR, &valid.to_ne_bytes());
+        assert!(is_direct(Opcode::WRITE, &[]) && setattr(fattr::SIZE | fattr::MODE));
+        assert!(!setattr(fattr::MODE) && !is_direct(Opcode::SETATTR, &[8]));
+        assert!(!is_direct(Opcode::FSYNC, &fattr::SIZE.to_ne_bytes()));
     }
 
     #[test]
     fn kernel_that_waits_for_more_is_not_waited_for_without_end() {
         let quiet = Quiet::default();
-        assert!(!quiet.comes(&|| Some(1)));
+        assert!(!quiet.comes(Asker::Other, &|| Some(1)));
         assert!(!quiet.keeps());
     }
 }

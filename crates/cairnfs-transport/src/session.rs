@@ -21,7 +21,7 @@ use crate::dev::{Channel, Message, Received};
 use crate::init::{self, Features, Granted, Offer, agree};
 use crate::notify::Notifier;
 use crate::polling::POLL;
-use crate::quiet::{Patient, Quiet};
+use crate::quiet::{Patient, Quiet, is_direct};
 use crate::readers::{Arrival, Readers, Turn};
 use crate::reply::{Errno, Sink};
 use crate::ring::{Prepared, Running};
@@ -351,7 +351,7 @@ fn negotiate<S: Server>(
 struct EventLoop<S> {
     server: Arc<S>,
     channel: Arc<Channel>,
-    /// Takes the replies of writes.
+    /// Takes the replies of writes, and others that must not be kept back.
     direct: Arc<dyn Sink>,
     /// Takes those of other requests, which can be kept back.
     patient: Arc<dyn Sink>,
@@ -427,9 +427,9 @@ impl<S: Server> EventLoop<S> {
                     op,
                     payload,
                 } = message;
-                let sink = match Opcode(header.opcode) {
-                    Opcode::WRITE => &self.direct,
-                    _ => &self.patient,
+                let sink = match is_direct(Opcode(header.opcode), op) {
+                    true => &self.direct,
+                    false => &self.patient,
                 };
                 serve(&*self.server, &header, op, payload, sink);
             }

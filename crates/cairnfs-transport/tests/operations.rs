@@ -20,7 +20,7 @@ use cairnfs_transport::reply::{
 use cairnfs_transport::request::{
     CopyFileRange, Fallocate, Ioctl, NewNode, Rename, Setattr, Setxattr, Statx, Write,
 };
-use cairnfs_transport::{Features, Header, Offer, Server, Wanted};
+use cairnfs_transport::{Features, Header, Notification, Offer, Server, Wanted};
 
 use fake::{Bytes, CALLER, Running, reply};
 
@@ -647,15 +647,16 @@ fn notifications_have_exact_bytes() {
     let running = Running::start(server, 1);
     let (kernel, notifier) = (&running.kernel, &running.notifier);
     let b = Bytes::new;
-    notifier.inval_inode(5, -1, 0).unwrap();
+    let send = |notification| notifier.send(&notification).unwrap();
+    send(Notification::inval_inode(5, -1, 0));
     assert_eq!(
         kernel.receive(),
         reply(0, 2, &b().u64(5).u64(u64::MAX).u64(0))
     );
-    notifier.inval_entry(5, b"name", true).unwrap();
+    send(Notification::inval_entry(5, b"name", true));
     let body = b().u64(5).u32(4).u32(1).name(b"name");
     assert_eq!(kernel.receive(), reply(0, 3, &body));
-    notifier.delete(5, 6, b"name").unwrap();
+    send(Notification::delete(5, 6, b"name"));
     let body = b().u64(5).u64(6).u32(4).u32(0).name(b"name");
     assert_eq!(kernel.receive(), reply(0, 6, &body));
     running.end().unwrap();

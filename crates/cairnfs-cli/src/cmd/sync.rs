@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use cairnfs_fuse::mounted::send;
+use cairnfs_fuse::apart::perform;
 
 use crate::daemon;
 
@@ -18,6 +18,9 @@ made durable later then.
 
 Exit codes: 0 durable, 1 not durable, or not in a mounted volume.";
 
+/// The arguments of this program that make a call for a daemon, before those of the call.
+pub const APART: &[&str] = &["sync", "--apart"];
+
 /// Make everything in a mounted volume durable.
 #[derive(Debug, clap::Args)]
 #[command(after_help = NOTES)]
@@ -25,10 +28,9 @@ pub struct Args {
     /// Time to wait for a daemon that does not answer
     #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = super::stats::seconds)]
     timeout: Duration,
-    /// Only make the kernel send what it holds back of the mount of this device number; the daemon
-    /// calls this
-    #[arg(long, value_name = "MAJOR:MINOR", hide = true)]
-    send: Option<String>,
+    /// Only make a call for the daemon of the mount with this device number
+    #[arg(long, value_names = ["CALL", "MAJOR:MINOR"], num_args = 2, hide = true)]
+    apart: Option<Vec<String>>,
     /// The mountpoint, or anything in it that can be read
     dir: PathBuf,
 }
@@ -39,9 +41,8 @@ pub struct Args {
 /// The path cannot be opened, is in no mounted volume, the volume has failed, or its daemon does
 /// not answer.
 pub fn run(args: Args) -> Result<ExitCode, Box<dyn Error>> {
-    if let Some(device) = &args.send {
-        send(&args.dir, device)?;
-        return Ok(ExitCode::SUCCESS);
+    if let Some([call, device]) = args.apart.as_deref() {
+        return Ok(ExitCode::from(perform(call, &args.dir, device)));
     }
     let synced = daemon::sync(&args.dir, args.timeout).map_err(|e| e.about(&args.dir))?;
     for text in [synced.refused, synced.displaced].into_iter().flatten() {

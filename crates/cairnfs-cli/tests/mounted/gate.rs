@@ -122,20 +122,29 @@ impl Mount {
 
     /// Mounts a volume that `fill` has filled. None of its contents are cached.
     pub fn filled(fill: impl FnOnce(&FileSystem)) -> Self {
-        Self::of(fill, Path::new("cairnfs-test"), Transport::default())
+        Self::over(Transport::default(), fill)
     }
 
     /// Mounts an empty volume whose daemon reports `path` as the path of the volume.
     pub fn telling(path: &Path) -> Self {
-        Self::of(|_| {}, path, Transport::default())
+        Self::of(|_| {}, path, MountOptions::default())
     }
 
     /// As [`Mount::filled`], over this transport.
     pub fn over(transport: Transport, fill: impl FnOnce(&FileSystem)) -> Self {
-        Self::of(fill, Path::new("cairnfs-test"), transport)
+        let options = MountOptions {
+            transport,
+            ..MountOptions::default()
+        };
+        Self::with(options, fill)
     }
 
-    fn of(fill: impl FnOnce(&FileSystem), name: &Path, transport: Transport) -> Self {
+    /// As [`Mount::filled`], with these options.
+    pub fn with(options: MountOptions, fill: impl FnOnce(&FileSystem)) -> Self {
+        Self::of(fill, Path::new("cairnfs-test"), options)
+    }
+
+    fn of(fill: impl FnOnce(&FileSystem), name: &Path, mount: MountOptions) -> Self {
         let gate = Arc::new(Gate::new());
         let options = Options {
             durability_interval: None,
@@ -150,8 +159,7 @@ impl Mount {
         let dir = folder.path().canonicalize().unwrap();
         let options = MountOptions {
             threads: Some(EVENT_LOOPS),
-            transport,
-            ..MountOptions::default()
+            ..mount
         };
         let ops = Arc::new(Ops::new(Arc::clone(&fs), name, options.write));
         let adapter = Adapter::new(ops, &options);

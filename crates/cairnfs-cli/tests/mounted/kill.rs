@@ -4,12 +4,16 @@
 //! durable is intact. Each mount has a random write mode. `CAIRNFS_KILL_ROUNDS` sets the number
 //! of kills (10), `CAIRNFS_KILL_SEED` repeats a run's moments and modes.
 
+use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use rustix::fs::{SeekFrom, seek};
+use rustix::io::Errno;
 
 use crate::kill_load::{Load, workers};
 use crate::place::{Place, Random, able, arg, succeed, tell};
@@ -110,7 +114,7 @@ fn daemon_whose_data_is_fetched_can_be_killed() {
     let dir = place.dir();
     thread::scope(|scope| {
         for n in 0..3 {
-            let (file, ended) = (std::fs::File::create(dir.join(format!("f{n}"))), &ended);
+            let (file, ended) = (File::create(dir.join(format!("f{n}"))), &ended);
             scope.spawn(move || {
                 let file = file.unwrap();
                 let mut at = 0;
@@ -146,15 +150,71 @@ fn daemon_whose_data_is_fetched_can_be_killed() {
     place.finish();
 }
 
-/// What the child of a process has open that has a directory open.
-fn open_where_it_is_fetched(pid: i32, dir: &Path) -> Option<Vec<PathBuf>> {
-    let list = |path: String| std::fs::read_dir(path).into_iter().flatten().flatten();
-    let children = list(format!("/proc/{pid}/task")).filter_map(|task| {
+/// A search for data or holes waits until the kernel has written the file back, which needs replies of
+/// the daemon. If that is killed then, the kernel must end the wait.
+#[test]
+fn daemon_that_fetches_pages_can_be_killed() {
+    if !able(&[]) {
+        return;
+    }
+    let mut place = Place::mounted("1G", "write=back");
+    let ended = AtomicBool::new(false);
+    let names: Vec<PathBuf> = (0..3).map(|n| place.at(format!("f{n}"))).collect();
+    let files: Vec<File> = names
+        .iter()
+        .map(|name| File::create(name).unwrap())
+        .collect();
+    thread::scope(|scope| {
+        for (file, ended) in files.iter().map(|file| (file, &ended)) {
+            scope.spawn(move || {
+                let mut at = 0;
+                while !ended.load(Ordering::Relaxed) && file.write_all_at(&[7; 65536], at).is_ok() {
+                    at = (at + 65536) % (8 << 20);
+                }
+            });
+            scope.spawn(move || {
+                let find = || seek(file, SeekFrom::Data(0));
+                let goes_on =
+                    |found| found != Err(Errno::NOTCONN) && found != Err(Errno::CONNABORTED);
+                while !ended.load(Ordering::Relaxed) && goes_on(find()) {}
+            });
+        }
+        let pid = place.daemon_pid();
+        let notifies = |child: &String| {
+            let line = std::fs::read(format!("/proc/{child}/cmdline"));
+            line.is_ok_and(|line| line.split(|byte| *byte == 0).any(|word| word == b"notify"))
+        };
+        let began = std::time::Instant::now();
+        while !children_of(pid).iter().any(notifies) {
+            let waited = began.elapsed() < Duration::from_secs(60);
+            ended.store(!waited, Ordering::Relaxed);
+            assert!(waited, "no process notifies");
+        }
+        place.kill();
+        ended.store(true, Ordering::Relaxed);
+    });
+    drop(files);
+    place.check();
+    place.mount("");
+    place.finish();
+}
+
+/// The process numbers of the children of a process.
+fn children_of(pid: i32) -> Vec<String> {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task"));
+    let lists = tasks.into_iter().flatten().flatten().filter_map(|task| {
         let children = std::fs::read_to_string(task.path().join("children"));
         children.ok()
     });
-    let children: Vec<String> = children.collect();
-    let mut children = children.iter().flat_map(|list| list.split_whitespace());
+    let all: Vec<String> = lists.collect();
+    let numbers = all.iter().flat_map(|list| list.split_whitespace());
+    numbers.map(str::to_owned).collect()
+}
+
+/// What the child of a process has open that has a directory open.
+fn open_where_it_is_fetched(pid: i32, dir: &Path) -> Option<Vec<PathBuf>> {
+    let list = |path: String| std::fs::read_dir(path).into_iter().flatten().flatten();
+    let mut children = children_of(pid).into_iter();
     children.find_map(|child| {
         let open = list(format!("/proc/{child}/fd"));
         let open = open.filter_map(|fd| std::fs::read_link(fd.path()).ok());

@@ -40,10 +40,20 @@ fn fill(fs: &FileSystem) {
 
 /// Binds the calling thread to the first processor that it may use.
 fn bind() {
+    bind_to(processors()[0]);
+}
+
+/// The processors that this process may use.
+pub fn processors() -> Vec<usize> {
     let allowed = sched_getaffinity(None).unwrap();
-    let first = (0..CpuSet::MAX_CPU).find(|cpu| allowed.is_set(*cpu));
+    let all = (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu));
+    all.collect()
+}
+
+/// Binds the calling thread to a processor.
+pub fn bind_to(processor: usize) {
     let mut one = CpuSet::new();
-    one.set(first.unwrap());
+    one.set(processor);
     sched_setaffinity(None, &one).unwrap();
 }
 

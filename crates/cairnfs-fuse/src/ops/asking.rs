@@ -2,6 +2,7 @@
 
 use cairnfs::format::ROOT_INO;
 use cairnfs::types::StatFs;
+use cairnfs_transport::Asker;
 
 use crate::control::{self, Question};
 use crate::convert::Refusal;
@@ -23,11 +24,11 @@ impl Ops {
         }
     }
 
-    /// Waits until each write that the kernel has sent is answered; `waiting` returns the number of
-    /// requests without a reply, if it is known. Must not be called in an event loop.
-    pub(crate) fn wait_for_writes(&self, waiting: &dyn Fn() -> Option<usize>) {
+    /// Waits, on behalf of `asker`, until each write that the kernel has sent is answered. Must not be
+    /// called in an event loop.
+    pub(crate) fn wait_for_writes(&self, asker: Asker) {
         if let Some(kernel) = self.kernel.get()
-            && !kernel.is_quiet(waiting)
+            && !kernel.is_quiet(asker)
         {
             self.fetch_each();
         }
@@ -78,6 +79,9 @@ impl Ops {
         }
         match question {
             Some(Question::Sync) => {
+                // Not every kernel waits in syncfs for the writes that it begins, and this question may
+                // have overtaken them.
+                self.wait_for_writes(Asker::Request);
                 self.sync()?;
                 let lost = self.losses.take(|(root, ino)| {
                     let tree = self.trees.of_root(root);

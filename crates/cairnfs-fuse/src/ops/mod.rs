@@ -25,6 +25,7 @@ use std::sync::{Arc, OnceLock};
 use cairnfs::device::waiting::Waits;
 use cairnfs::fs::FileSystem;
 use cairnfs::types::Attr;
+use cairnfs_transport::Asker;
 use parking_lot::RwLock;
 
 pub use self::names::Unused;
@@ -85,10 +86,9 @@ pub trait Kernel: Send + Sync {
     /// which has to receive those writes.
     fn fetch_dirty(&self, ino: u64, offset: u64);
 
-    /// Waits for a moment in which each write that the kernel has sent is answered; `waiting` returns
-    /// the number of requests without a reply, if it is known. Returns whether there soon was one.
-    /// Must not be called in an event loop.
-    fn is_quiet(&self, waiting: &dyn Fn() -> Option<usize>) -> bool;
+    /// Waits, on behalf of `asker`, for a moment in which each write that the kernel has sent is
+    /// answered. Returns whether there soon was one. Must not be called in an event loop.
+    fn is_quiet(&self, asker: Asker) -> bool;
 
     /// The transport of the kernel's messages.
     fn transport(&self) -> Transport;

@@ -4,10 +4,10 @@
 //! branch meanwhile counts as mounted, too, so that no other mount of it is added.
 
 use std::io;
-use std::path::Path;
 use std::sync::Arc;
 
 use cairnfs::Error;
+use cairnfs_transport::Asker;
 
 use super::{Live, Sessions};
 use crate::mounted::Mounted;
@@ -22,26 +22,23 @@ struct Replacing<'a> {
 
 impl Sessions {
     /// Makes the kernel send the data that it holds back of the mount of a branch, and waits until it
-    /// has arrived, without making it durable. `send` calls [`crate::mounted::send`] in another
-    /// process. Does nothing if the branch is not mounted. Must not be called in an event loop.
+    /// has arrived, without making it durable. Does nothing if the branch is not mounted. Must not be
+    /// called in an event loop.
     ///
     /// # Errors
     /// The mount cannot be reached: it is in another mount namespace, is detached and in use, or
     /// refuses access to the daemon.
-    pub fn fetch(
-        &self,
-        branch: &str,
-        send: &dyn Fn(&Path, &str) -> io::Result<()>,
-    ) -> io::Result<()> {
+    pub fn fetch(&self, branch: &str) -> io::Result<()> {
         let found = {
             let state = self.state.lock();
             let live = state.live.iter().find(|live| live.is_of_branch(branch));
             live.and_then(Live::parts)
         };
-        match found {
-            Some((mounted, ops)) => mounted.fetch(send, |waiting| ops.wait_for_writes(waiting)),
-            None => Ok(()),
+        if let Some((mounted, ops)) = found {
+            mounted.fetch()?;
+            ops.wait_for_writes(Asker::Other);
         }
+        Ok(())
     }
 
     /// Runs `change`, which may give the name of a branch to another root, while operations wait that

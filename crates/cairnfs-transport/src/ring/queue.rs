@@ -27,7 +27,7 @@ use super::region::{Body, Region};
 use super::sink::{Ended, EntrySink, Patient};
 use crate::abi::{InHeader, Opcode, OutHeader};
 use crate::polling::{POLL, Pace};
-use crate::quiet::Quiet;
+use crate::quiet::{Quiet, is_direct};
 use crate::reply::Sink;
 use crate::server::{self, Server};
 
@@ -53,7 +53,8 @@ enum Owner {
     /// The server; `unique` is the number of the request.
     Server {
         unique: u64,
-        is_write: bool,
+        /// Whether the reply must not be kept back.
+        is_direct: bool,
     },
 }
 
@@ -319,7 +320,7 @@ impl<I: Instance> Ring<I> {
         };
         slot.owner = Owner::Server {
             unique: header.unique,
-            is_write: Opcode(header.opcode) == Opcode::WRITE,
+            is_direct: is_direct(Opcode(header.opcode), request.op),
         };
         slot.used = true;
         let grows = !slot.large && request.payload.len() > SMALL;
@@ -379,10 +380,10 @@ impl<I: Instance> Ring<I> {
     fn commit(&mut self, reply: Done) -> io::Result<()> {
         let at = reply.slot;
         let owner = self.slots.get(at).map(|slot| slot.owner);
-        let Some(Owner::Server { unique, is_write }) = owner else {
+        let Some(Owner::Server { unique, is_direct }) = owner else {
             return Ok(());
         };
-        if self.quiet.keeps() && !is_write {
+        if self.quiet.keeps() && !is_direct {
             let outbox = Arc::clone(&self.outbox);
             self.quiet.keep(move || outbox.push(reply));
             return Ok(());

@@ -220,7 +220,8 @@ impl Clerk for House {
             return Err(wrong(std::io::ErrorKind::TimedOut.into()));
         }
         let new = NewMount {
-            mounted: Mounted::by_another(&made.dir, &made.device).map_err(wrong)?,
+            mounted: Mounted::by_another(&made.dir, &made.device, self.sessions.apart())
+                .map_err(wrong)?,
             device: made.connection,
             sole: permit.sole,
         };

@@ -9,6 +9,7 @@ use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 
 use cairnfs_fuse::mounted::Mounted;
 use cairnfs_fuse::{MountOptions, mounter};
@@ -90,7 +91,7 @@ fn ask(
         ))
     };
     let device = mounter::mount(volume, dir, &options).map_err(cannot)?;
-    let mounted = Mounted::here(dir).map_err(cannot)?;
+    let mounted = Mounted::here(dir, &Arc::default()).map_err(cannot)?;
     let Some(number) = mounted.device() else {
         return Err(failed(format_args!(
             "{} was unmounted before it was served",

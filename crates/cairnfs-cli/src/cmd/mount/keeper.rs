@@ -16,7 +16,6 @@ use cairnfs::{Error, RootInfo, Volume};
 use cairnfs_fuse::{MountOptions, Sessions};
 
 use super::opening::OpenVolume;
-use super::sending;
 use crate::failure::shown;
 use crate::roots::name_of;
 
@@ -107,7 +106,7 @@ impl Keeper {
             return Ok(());
         };
         self.sessions
-            .fetch(name_of(branch), &sending::send)
+            .fetch(name_of(branch))
             .map_err(|e| Error::Other(e.into()))?;
         let prefix = stamped_prefix(name_of(branch), MARK);
         let mut mine = automatic(&roots);

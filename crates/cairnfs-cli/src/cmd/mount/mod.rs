@@ -11,7 +11,6 @@ mod joining;
 mod keeper;
 mod moment;
 mod opening;
-mod sending;
 mod serving;
 mod working;
 

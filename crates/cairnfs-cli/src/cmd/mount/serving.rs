@@ -9,12 +9,14 @@ use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
+use cairnfs_fuse::apart::Apart;
 use cairnfs_fuse::{MountOptions, Sessions, status};
 
 use super::carrier::Carrier;
 use super::clerk::House;
 use super::opening::OpenVolume;
 use super::{Args, Failure, IN_USE, READY, failed, opening};
+use crate::cmd::sync;
 use crate::handover::desk::Desk;
 use crate::notify;
 use crate::syslog::Syslog;
@@ -77,7 +79,7 @@ fn serve_all(
     dir: &Path,
     (open, options): (&Arc<OpenVolume>, &MountOptions),
 ) -> Result<(), Failure> {
-    let sessions = Arc::<Sessions>::default();
+    let sessions = Arc::new(Sessions::with(Apart::by_program(sync::APART)));
     sessions.watch_signals(!args.detached).map_err(failed)?;
     let house = Arc::new(House::new(Arc::clone(open), volume, options, &sessions));
     house.mount_first(dir)?;

@@ -11,7 +11,6 @@ use cairnfs_fuse::Sessions;
 use serde_json::Value;
 
 use super::opening::OpenVolume;
-use super::sending;
 use crate::failure::{self, AnyError, Failure, shown};
 use crate::handover::frames::{Answer, NamedMount};
 use crate::roots::{Mounts, Roots};
@@ -28,7 +27,7 @@ pub(super) struct Open<'a> {
 
 impl Mounts for Open<'_> {
     fn fetch(&self, branch: &str) -> io::Result<()> {
-        self.sessions.fetch(branch, &sending::send)
+        self.sessions.fetch(branch)
     }
 
     fn replacing(&self, branch: &str, change: &mut dyn FnMut()) -> cairnfs::Result<()> {
