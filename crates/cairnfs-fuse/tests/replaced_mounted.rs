@@ -499,7 +499,7 @@ fn new_tree_counts_as_mounted_and_the_old_one_does_not() {
     let (changed, followed) = mount.sessions.replacing("aside", || 7);
     assert_eq!(changed, 7);
     followed.unwrap();
-    mount.sessions.fetch("aside", &send).unwrap();
+    mount.sessions.fetch("aside").unwrap();
 }
 
 #[test]
