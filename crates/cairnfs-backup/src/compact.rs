@@ -226,7 +226,8 @@ mod tests {
         let mut stack = vec![1_000_000];
         stack.extend([1; 30]);
         assert_eq!(cut(&stack), 1);
-        assert_eq!(ranges(&stack), [1..31]);
+        assert_eq!(ranges(&stack).first(), Some(&(1..31)));
+        assert_eq!(ranges(&stack).len(), 1);
         stack.push(100);
         assert_eq!(cut(&stack), 1);
         // Half of what is below has changed.

@@ -91,10 +91,8 @@ impl<'a> Work<'a> {
             };
             let frames = self.frames.get(from..to).unwrap_or_default();
             let done = self.watch.go_on().and_then(|()| {
-                let read = self
-                    .image
-                    .read_frames(frames, |id, bytes| self.write(id, &bytes));
-                read
+                self.image
+                    .read_frames(frames, |id, bytes| self.write(id, &bytes))
             });
             if done.is_err() {
                 self.has_failed.store(true, Ordering::Relaxed);

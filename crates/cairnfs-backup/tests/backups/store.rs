@@ -370,7 +370,7 @@ impl ObjectStore for Client {
             }
             _ => {}
         }
-        let lacks: Vec<Path> = match self.is_troubled() && self.draw() % 2 == 0 {
+        let lacks: Vec<Path> = match self.is_troubled() && self.draw().is_multiple_of(2) {
             true => self.objects.world.lock().new.iter().cloned().collect(),
             false => Vec::new(),
         };

@@ -149,6 +149,44 @@ fn a_prune_between_any_two_requests_does_not_end_a_backup() {
     interleaved(prune, true);
 }
 
+/// What a prune deletes was not needed when it began; what a later writer has stored may be needed.
+#[test]
+fn a_backup_between_any_two_requests_of_a_prune_stays_whole() {
+    for at in 0.. {
+        let (objects, volume) = (Objects::default(), Volume::new("v", 600));
+        for round in 1..4 {
+            volume.write(0, 100, round);
+            ship(&objects, &volume, options("first", false)).unwrap();
+        }
+        let theirs = Arc::new(Mutex::new(None));
+        let (all, clone, told) = (objects.clone(), volume.cloned(), Arc::clone(&theirs));
+        let store = objects.client_with(at, move || {
+            clone.rename("later");
+            clone.write(300, 20, 7);
+            ship(&all, &clone, options("first", false)).unwrap();
+            *told.lock().unwrap() = Some(clone);
+        });
+        let options = PruneOptions {
+            keep: Keep {
+                last: 1,
+                ..Keep::default()
+            },
+            ..PruneOptions::default()
+        };
+        let pruned = prune(&store, &options, &TimeZone::UTC, &Unwatched);
+        let Some(theirs) = theirs.lock().unwrap().take() else {
+            assert!(at > 5, "only {at} requests");
+            break;
+        };
+        let kept = objects.verify(&theirs);
+        assert!(
+            kept.iter().any(|name| name.starts_with("later")),
+            "at {at}: {kept:?}"
+        );
+        assert!(pruned.is_ok() || kept.len() > 1, "at {at}");
+    }
+}
+
 /// A writer sleeps while its next number is used, and deleted, by another one.
 #[test]
 fn a_number_that_was_deleted_is_not_used_again() {

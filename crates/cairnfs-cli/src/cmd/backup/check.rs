@@ -129,7 +129,7 @@ fn choose(args: &Args, opened: &Opened) -> Result<Moment, Failure> {
     let moments = opened.catalogue.moments();
     if args.drill {
         let lot = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-        let lot = lot.map_or(0, |now| now.subsec_nanos() / 1000) as usize;
+        let lot = lot.map_or(0, |now| now.subsec_micros()) as usize;
         if let Some(moment) = moments.get(lot % moments.len().max(1)) {
             return Ok(moment.clone());
         }

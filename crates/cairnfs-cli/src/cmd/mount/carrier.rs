@@ -20,7 +20,6 @@ use cairnfs_backup::{
 use cairnfs_fuse::{MountOptions, Sessions};
 
 use super::opening::OpenVolume;
-use super::sending;
 use crate::cmd::backup::now::writer_name;
 use crate::roots::name_of;
 
@@ -157,7 +156,7 @@ impl Work {
             .iter()
             .filter(|root| root.writable && root.name.is_some());
         for root in named {
-            let fetched = self.sessions.fetch(name_of(root), &sending::send);
+            let fetched = self.sessions.fetch(name_of(root));
             fetched.map_err(cairnfs::Error::from)?;
         }
         Ok(())

@@ -55,6 +55,7 @@ impl Core {
         let limits = Limits {
             from: None,
             older: since,
+            only: Some(Kind::Extent),
         };
         let empty = Tree::default();
         let mut walk = self.index.differences_within(tree, &empty, limits)?;
@@ -72,7 +73,7 @@ impl Core {
             Ok(())
         });
         while let Some(difference) = walk.next_difference()? {
-            if let (Kind::Extent, Some(value)) = (difference.key.kind, &difference.old)
+            if let Some(value) = &difference.old
                 && let Some(run) = self.written_since(difference.key, value, since)?
             {
                 found.borrow_mut().insert(run);
