@@ -557,7 +557,9 @@ mod tests {
         assert!(words.contains(&"noatime") && words.contains(&"durability"));
         for word in words {
             let example = match word {
+                "backup" => "backup=/a",
                 "cache" => "cache=8M",
+                "interval" => "interval=1s",
                 "durability" | "grace" | "keep" | "snapshots" | "threads" => &format!("{word}=1"),
                 "branch" | "fsname" => &format!("{word}=a"),
                 "subtype" => "subtype=cairnfs",

@@ -5,7 +5,8 @@
 //! that is opened again has no pinned image, and no block is lost. One image is pinned at a time.
 //!
 //! What is pinned gives way: a reservation for a merge that finds no space unpins it, because merges
-//! must not fail for its sake; calls of users try everything else before ([`Space::unpin_image`]).
+//! must not fail for its sake; calls of users first try what costs nobody anything
+//! ([`Space::unpin_image`]).
 //!
 //! Also here: which groups' bitmaps differ from those of an earlier pinned image. That is known in
 //! memory only, so after an opening all of them may.
@@ -22,8 +23,8 @@ use crate::error::{Error, Result};
 use crate::fault::{InjectedFault, is_injected};
 use crate::format::BLOCK_SIZE;
 use crate::format::group::GroupEntry;
-use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::{Condvar, Mutex};
 
 /// A pinned image.
 struct Pin {
@@ -31,6 +32,20 @@ struct Pin {
     serial: u64,
     /// The groups with [`PinnedMaps`].
     groups: BTreeSet<usize>,
+    /// Blocks that were released and are held for it.
+    held: u64,
+    /// It is being unpinned: what it holds becomes free group by group. No other image is pinned
+    /// before all of it is.
+    ending: bool,
+}
+
+impl Pin {
+    /// Begins to unpin it; returns the groups in which it holds blocks, or `None` if another thread
+    /// unpins it.
+    fn end(&mut self) -> Option<BTreeSet<usize>> {
+        let first = !std::mem::replace(&mut self.ending, true);
+        first.then(|| std::mem::take(&mut self.groups))
+    }
 }
 
 /// Groups whose bitmaps have changed.
@@ -50,6 +65,8 @@ struct Changed {
 #[derive(Default)]
 pub(super) struct Pinning {
     pin: Mutex<Option<Pin>>,
+    /// Signalled when an image is unpinned.
+    unpinned: Condvar,
     /// Whether an image was ever pinned: otherwise a change of the image notes nothing.
     used: AtomicBool,
     changed: Mutex<Changed>,
@@ -96,7 +113,7 @@ impl Space {
     /// are compared.
     ///
     /// # Errors
-    /// [`Error::Busy`] while another one is pinned.
+    /// [`Error::Busy`] while another one is pinned, or is being unpinned.
     pub fn pin_image(&self, name: u64, since: Option<u64>) -> Result<PinnedTable> {
         let table = self.image.lock().table().to_vec();
         let mut pin = self.pinning.pin.lock();
@@ -109,6 +126,8 @@ impl Space {
         *pin = Some(Pin {
             serial,
             groups: BTreeSet::new(),
+            held: 0,
+            ending: false,
         });
         let after = std::mem::take(&mut changed.after);
         changed.before.extend(after);
@@ -125,7 +144,8 @@ impl Space {
     /// Whether this image is still pinned.
     pub fn is_pinned(&self, table: &PinnedTable) -> bool {
         let pin = self.pinning.pin.lock();
-        pin.as_ref().is_some_and(|pin| pin.serial == table.serial)
+        pin.as_ref()
+            .is_some_and(|pin| pin.serial == table.serial && !pin.ending)
     }
 
     /// From now on bitmaps are compared with those of this image.
@@ -137,40 +157,57 @@ impl Space {
         }
     }
 
-    /// Unpins this image, if it still is pinned.
+    /// Unpins this image, if it still is pinned. Otherwise waits until it is unpinned.
     ///
     /// # Errors
-    /// As [`Self::unpin_image`].
+    /// A damaged bitmap.
     pub fn unpin(&self, table: &PinnedTable, discard: bool) -> Result<()> {
-        match self.is_pinned(table) {
-            true => self.unpin_image(discard).map(|_| ()),
-            false => Ok(()),
+        let mut pin = self.pinning.pin.lock();
+        while let Some(found) = pin.as_mut().filter(|found| found.serial == table.serial) {
+            if let Some(groups) = found.end() {
+                drop(pin);
+                return self.free_held(groups, discard);
+            }
+            self.pinning.unpinned.wait(&mut pin);
         }
+        Ok(())
     }
 
-    /// Unpins the pinned image, and frees what only it has. Returns whether there was one that held
-    /// any block.
+    /// Unpins the pinned image if it holds any block, and frees what only it has. Returns whether
+    /// there was such an image.
     ///
     /// # Errors
     /// A damaged bitmap.
     pub fn unpin_image(&self, discard: bool) -> Result<bool> {
-        let Some(pin) = self.pinning.pin.lock().take() else {
-            return Ok(false);
-        };
-        let mut any = false;
-        for index in pin.groups {
-            let Some(pinned) = self.lock(index)?.pinned.take() else {
-                continue;
-            };
-            let held = (0..(BITS / WORD_BLOCKS) as usize).map(|word| Part {
-                word,
-                mask: pinned.held.word(word),
-            });
-            let mut held: Vec<Part> = held.filter(|part| part.mask != 0).collect();
-            any |= !held.is_empty();
-            self.release_words(index, &mut held, discard)?;
+        let mut pin = self.pinning.pin.lock();
+        let groups = pin.as_mut().filter(|pin| pin.held > 0).and_then(Pin::end);
+        drop(pin);
+        match groups {
+            Some(groups) => self.free_held(groups, discard).map(|()| true),
+            None => Ok(false),
         }
-        Ok(any)
+    }
+
+    /// Frees what the image holds that is being unpinned; then another one can be pinned.
+    fn free_held(&self, groups: BTreeSet<usize>, discard: bool) -> Result<()> {
+        let freed = groups
+            .into_iter()
+            .try_for_each(|index| self.free_held_in(index, discard));
+        *self.pinning.pin.lock() = None;
+        self.pinning.unpinned.notify_all();
+        freed
+    }
+
+    fn free_held_in(&self, index: usize, discard: bool) -> Result<()> {
+        let Some(pinned) = self.lock(index)?.pinned.take() else {
+            return Ok(());
+        };
+        let held = (0..(BITS / WORD_BLOCKS) as usize).map(|word| Part {
+            word,
+            mask: pinned.held.word(word),
+        });
+        let mut held: Vec<Part> = held.filter(|part| part.mask != 0).collect();
+        self.release_words(index, &mut held, discard)
     }
 
     /// Called before the image of a group changes, with its bitmaps locked.
@@ -179,7 +216,8 @@ impl Space {
             return;
         }
         self.pinning.changed.lock().after.insert(index);
-        if let Some(pin) = &mut *self.pinning.pin.lock() {
+        let mut pin = self.pinning.pin.lock();
+        if let Some(pin) = pin.as_mut().filter(|pin| !pin.ending) {
             pin.groups.insert(index);
             maps.pinned = Some(Box::new(PinnedMaps {
                 image: maps.image.clone(),
@@ -190,18 +228,23 @@ impl Space {
 
     /// The part of these blocks that may be reused now; the others are held, because the pinned image
     /// has them.
-    pub(super) fn not_pinned(maps: &mut Maps, masks: &mut Vec<Part>) {
+    pub(super) fn not_pinned(&self, maps: &mut Maps, masks: &mut Vec<Part>) {
         let Some(pinned) = &mut maps.pinned else {
             return;
         };
         if is_injected(InjectedFault::PinnedReused) {
             return;
         }
+        let mut count = 0;
         for part in masks.iter_mut() {
             let held = part.mask & pinned.image.word(part.word);
             let before = pinned.held.word(part.word);
             pinned.held.set_word(part.word, before | held);
             part.mask &= !held;
+            count += u64::from(held.count_ones());
+        }
+        if let Some(pin) = &mut *self.pinning.pin.lock() {
+            pin.held += count;
         }
         masks.retain(|part| part.mask != 0);
     }

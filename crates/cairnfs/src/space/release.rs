@@ -87,7 +87,7 @@ impl Space {
                 ));
             }
         }
-        Self::not_pinned(&mut maps, masks);
+        self.not_pinned(&mut maps, masks);
         for part in masks {
             let live = maps.live.word(part.word);
             let rest = (!live).count_ones();

@@ -72,6 +72,20 @@ fn pinned_blocks_are_not_reused() {
     assert!(!space.unpin_image(false).unwrap(), "nothing is pinned");
 }
 
+#[test]
+fn image_that_holds_nothing_does_not_give_way() {
+    let volume = Volume::new(200 * MIB, &[]);
+    let space = volume.open();
+    let runs = index_has(&space, 2, 50);
+    let table = space.pin_image(7, None).unwrap();
+    assert!(!space.unpin_image(false).unwrap());
+    assert!(space.is_pinned(&table));
+    give_up(&space, runs[1]);
+    assert!(space.unpin_image(false).unwrap());
+    assert!(!space.is_pinned(&table));
+    check(&space);
+}
+
 /// The table and the bitmaps of a pinned image are those of a volume that has just them.
 #[test]
 fn pinned_image_opens_as_free_space() {

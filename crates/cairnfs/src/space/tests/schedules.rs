@@ -263,3 +263,43 @@ fn image_unpinned_while_it_is_given_up() {
         check(&space);
     });
 }
+
+/// An image is pinned while another thread still frees what an earlier one held.
+#[test]
+fn image_pinned_behind_one_that_gives_way() {
+    explore("space: pinned again", Cost::Medium, || {
+        let volume = Volume::new(16 * MIB, &[]);
+        let space = Arc::new(volume.open());
+        let funding = Funding::New(Class::Ordinary);
+        let [first, second] = [0, 1].map(|_| space.alloc(0, 8, funding).unwrap().unwrap());
+        let written = || {
+            space.write_image().unwrap();
+            space.commit_image();
+        };
+        let give_up = |run| {
+            space.image_remove(run).unwrap();
+            release(&space, [run]).unwrap();
+        };
+        space.image_add(first).unwrap();
+        space.image_add(second).unwrap();
+        written();
+        let free = space.free_blocks();
+        let earlier = space.pin_image(1, None).unwrap();
+        give_up(first);
+        written();
+        let other = {
+            let space = space.clone();
+            thread::spawn(move || space.unpin_image(false).unwrap())
+        };
+        space.unpin(&earlier, false).unwrap();
+        let later = space.pin_image(2, None).unwrap();
+        give_up(second);
+        other.join().unwrap();
+        let mut block = vec![0; BLOCK_SIZE];
+        space.read_pinned(&later, 0, &mut block).unwrap();
+        assert_eq!(space.free_blocks(), free + 8, "the second run is held");
+        space.unpin(&later, false).unwrap();
+        assert_eq!(space.free_blocks(), free + 16);
+        check(&space);
+    });
+}
