@@ -79,6 +79,14 @@ impl Objects {
         Arc::new(store.without_pauses())
     }
 
+    /// Others with the same contents.
+    pub fn copied(&self) -> Self {
+        Self {
+            memory: Arc::new(self.memory.fork()),
+            world: Arc::default(),
+        }
+    }
+
     /// Everything that was delayed is done now.
     pub fn settle(&self) {
         let later = std::mem::take(&mut self.world.lock().later);

@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
+use cairnfs_backup::format::HEADS_TOGETHER;
 use cairnfs_backup::{
     Catalogue, Error, Keep, PruneOptions, Shipped, Shipper, Unwatched, WriterOptions, prune,
 };
@@ -190,26 +191,41 @@ fn a_backup_between_any_two_requests_of_a_prune_stays_whole() {
 /// A writer sleeps while its next number is used, and deleted, by another one.
 #[test]
 fn a_number_that_was_deleted_is_not_used_again() {
+    let (long, volume) = (Objects::default(), Volume::new("v", 600));
+    let newest = |objects: &Objects| {
+        let catalogue = Catalogue::open(&objects.client(Trouble::None)).unwrap();
+        catalogue.newest().unwrap().number
+    };
+    ship(&long, &volume, options("first", false)).unwrap();
+    let store = long.client(Trouble::None);
+    let mut first = Shipper::open(store, &volume, options("first", false)).unwrap();
+    // Both heads of the one that sleeps come before the number at which heads are deleted.
+    let mut round = 0;
+    while newest(&long) < HEADS_TOGETHER - 6 {
+        round += 1;
+        volume.write(0, 10, round);
+        first.ship(&volume, &Unwatched).unwrap();
+    }
     for at in 0.. {
-        let (objects, volume) = (Objects::default(), Volume::new("v", 600));
-        volume.write(0, 10, 1);
-        ship(&objects, &volume, options("first", false)).unwrap();
+        let (objects, volume) = (long.copied(), volume.cloned());
         let reached = Arc::new(Mutex::new(false));
         let (all, clone, told) = (objects.clone(), volume.cloned(), Arc::clone(&reached));
         let store = objects.client_with(at, move || {
             clone.rename("theirs");
             let store = all.client(Trouble::None);
             let mut other = Shipper::open(store, &clone, options("second", true)).unwrap();
-            for round in 0..260 {
+            for round in 0..10 {
                 clone.write(100, 1, round);
                 other.ship(&clone, &Unwatched).unwrap();
             }
+            assert!(newest(&all) > HEADS_TOGETHER);
             *told.lock().unwrap() = true;
         });
         volume.write(5, 1, 2);
         let shipper = Shipper::open(store, &volume, options("first", false));
         let shipped = shipper.and_then(|mut shipper| shipper.ship(&volume, &Unwatched));
         if !*reached.lock().unwrap() {
+            assert!(at > 5, "only {at} requests");
             break;
         }
         let catalogue = Catalogue::open(&objects.client(Trouble::None)).unwrap();
