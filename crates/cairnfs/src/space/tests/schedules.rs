@@ -288,8 +288,8 @@ fn image_pinned_behind_one_that_gives_way() {
         give_up(first);
         written();
         let other = {
-            let space = space.clone();
-            thread::spawn(move || space.unpin_image(false).unwrap())
+            let (space, earlier) = (space.clone(), earlier.clone());
+            thread::spawn(move || space.unpin(&earlier, false).unwrap())
         };
         space.unpin(&earlier, false).unwrap();
         let later = space.pin_image(2, None).unwrap();
