@@ -161,3 +161,13 @@ fn a_checkpoint_that_gives_way_is_made_again() {
         "it ends some time"
     );
 }
+
+#[test]
+fn a_store_that_does_not_answer_is_not_waited_for_when_the_work_shall_end() {
+    let (objects, volume) = (Objects::default(), Volume::new("v", SIZE));
+    let store = Arc::into_inner(objects.client(Trouble::Silence)).unwrap();
+    let ended = Arc::new(std::sync::atomic::AtomicBool::new(true));
+    let store = Arc::new(store.ended_by(ended));
+    let refused = Shipper::open(store, &volume, options()).err();
+    assert!(matches!(refused, Some(Error::Interrupted)), "{refused:?}");
+}
