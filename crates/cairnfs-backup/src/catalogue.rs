@@ -11,7 +11,9 @@ use bytes::Bytes;
 use crate::error::{Error, Result};
 use crate::format::head::{Base, Head, Layer, Moment, Writer};
 use crate::format::root::{self, Root};
-use crate::format::{FORMAT, HEADS_TOGETHER, Hash, MAX_OBJECT, head_name, head_number};
+use crate::format::{
+    FORMAT, HEAD_ROOM, HEADS_TOGETHER, Hash, MAX_OBJECT, MAX_UNPACKED, head_name, head_number,
+};
 use crate::store::Store;
 
 /// How often a head that a prune has deleted meanwhile is looked for again.
@@ -30,12 +32,31 @@ pub struct Newest {
     pub writer: Writer,
 }
 
+/// The root object with the hash of its bytes, which all heads tell.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Anchor {
+    pub root: Root,
+    pub hash: Hash,
+}
+
+/// A head that was read.
+pub(crate) struct Found {
+    pub head: Head,
+    /// The hash of its object.
+    pub hash: Hash,
+    /// How much text it has.
+    size: usize,
+}
+
 /// All that is kept.
 #[derive(Debug, Clone)]
 pub struct Catalogue {
-    root: Root,
+    anchor: Anchor,
     newest: Option<Newest>,
     base: Option<Base>,
+    /// The text of the base, and of the newest head if that is another one: together at least what a
+    /// whole head would have.
+    size: (usize, usize),
     /// The greatest number of a layer in the base.
     base_layer: u64,
     layers: BTreeMap<u64, Layer>,
@@ -46,22 +67,35 @@ pub struct Catalogue {
 ///
 /// # Errors
 /// There is none, it cannot be read, or it is damaged.
-pub fn read_root(store: &Store) -> Result<Root> {
+pub(crate) fn read_root(store: &Store) -> Result<Anchor> {
     let bytes = store.get(root::NAME, MAX_OBJECT)?.ok_or(Error::NoBackup)?;
-    Root::decode(&bytes)
+    Ok(Anchor {
+        root: Root::decode(&bytes)?,
+        hash: Hash::of(&bytes),
+    })
 }
 
-/// A head with the hash of its object.
-pub(crate) fn read_head(store: &Store, root: &Root, number: u64) -> Result<Option<(Head, Hash)>> {
+/// A head, if it is there. It must be one that was written with this root object.
+pub(crate) fn read_head(store: &Store, anchor: &Anchor, number: u64) -> Result<Option<Found>> {
     let name = head_name(number);
     let Some(bytes) = store.get(&name, MAX_OBJECT)? else {
         return Ok(None);
     };
     let head = Head::decode(&name, &bytes)?;
-    if head.number != number || head.backup != root.backup {
+    if head.number != number || head.backup != anchor.root.backup {
         return Err(Error::damaged(name, "it is the head of something else"));
     }
-    Ok(Some((head, Hash::of(&bytes))))
+    if head.root != anchor.hash {
+        return Err(Error::damaged(
+            root::NAME,
+            "it is not the one that this backup was begun with: it was changed or exchanged",
+        ));
+    }
+    Ok(Some(Found {
+        head,
+        hash: Hash::of(&bytes),
+        size: Head::size(&bytes),
+    }))
 }
 
 impl Catalogue {
@@ -70,40 +104,42 @@ impl Catalogue {
     /// # Errors
     /// There is no backup, it is damaged, or the store fails.
     pub fn open(store: &Store) -> Result<Self> {
-        let root = read_root(store)?;
+        let anchor = read_root(store)?;
         for _ in 1..ATTEMPTS {
-            match Self::try_open(store, &root) {
+            match Self::try_open(store, &anchor) {
                 // A prune may have gone on while the heads were read.
                 Err(Error::Missing(_)) => {}
                 found => return found,
             }
         }
-        Self::try_open(store, &root)
+        Self::try_open(store, &anchor)
     }
 
-    fn try_open(store: &Store, root: &Root) -> Result<Self> {
+    fn try_open(store: &Store, anchor: &Anchor) -> Result<Self> {
         let listed = store.list("heads")?;
         let numbers = listed.iter().filter_map(|found| head_number(&found.name));
         let mut number = numbers.max().unwrap_or(0);
         let mut newest = match number {
             0 => None,
             _ => Some(
-                read_head(store, root, number)?.ok_or_else(|| Error::Missing(head_name(number)))?,
+                read_head(store, anchor, number)?
+                    .ok_or_else(|| Error::Missing(head_name(number)))?,
             ),
         };
-        while let Some(later) = read_head(store, root, number + 1)? {
+        while let Some(later) = read_head(store, anchor, number + 1)? {
             number += 1;
             newest = Some(later);
         }
-        let mut catalogue = Self::empty(root.clone());
-        let Some((head, hash)) = newest else {
+        let mut catalogue = Self::empty(anchor.clone());
+        let Some(Found { head, hash, size }) = newest else {
             return Ok(catalogue);
         };
         if let Some(base) = head.base {
             let name = head_name(base.number);
-            let found = read_head(store, root, base.number)?;
-            let (whole, found) = found.ok_or_else(|| Error::Missing(name.clone()))?;
-            if found != base.hash || whole.base.is_some() {
+            let found = read_head(store, anchor, base.number)?;
+            let found = found.ok_or_else(|| Error::Missing(name.clone()))?;
+            let whole = found.head;
+            if found.hash != base.hash || whole.base.is_some() {
                 return Err(Error::damaged(
                     name,
                     "it is not the head that a later one adds to",
@@ -111,10 +147,12 @@ impl Catalogue {
             }
             catalogue.begin(whole.layers, whole.moments);
             catalogue.base = Some(base);
+            catalogue.size = (found.size, size);
             catalogue.add(head.layers, head.moments, number)?;
         } else {
             catalogue.begin(head.layers, head.moments);
             catalogue.base = Some(Base { number, hash });
+            catalogue.size = (size, 0);
         }
         catalogue.newest = Some(Newest {
             number,
@@ -127,9 +165,10 @@ impl Catalogue {
     }
 
     /// One without heads.
-    pub(crate) fn empty(root: Root) -> Self {
+    pub(crate) fn empty(anchor: Anchor) -> Self {
         Self {
-            root,
+            anchor,
+            size: (0, 0),
             newest: None,
             base: None,
             base_layer: 0,
@@ -177,7 +216,17 @@ impl Catalogue {
 
     /// The root object.
     pub fn root(&self) -> &Root {
-        &self.root
+        &self.anchor.root
+    }
+
+    /// The root object and its hash.
+    pub(crate) fn anchor(&self) -> &Anchor {
+        &self.anchor
+    }
+
+    /// Whether one more moment can be named, such that a prune has room for its heads.
+    pub(crate) fn has_room(&self) -> bool {
+        self.size.0 + self.size.1 <= MAX_UNPACKED - HEAD_ROOM
     }
 
     /// The newest head; `None` if there is none yet.
@@ -269,7 +318,8 @@ impl Catalogue {
         let moments = self.moments.iter().filter(|other| other.number > moment);
         let head = Head {
             format: FORMAT,
-            backup: self.root.backup.clone(),
+            backup: self.root().backup.clone(),
+            root: self.anchor.hash,
             number,
             previous: self.newest.as_ref().map(|newest| newest.hash),
             epoch,
@@ -284,8 +334,10 @@ impl Catalogue {
 
     /// Takes over a head that was stored.
     pub(crate) fn stored(&mut self, head: Head, bytes: &Bytes) {
-        let hash = Hash::of(bytes);
+        let (hash, size) = (Hash::of(bytes), Head::size(bytes));
+        self.size.1 = size;
         if head.base.is_none() {
+            self.size = (size, 0);
             self.base = Some(Base {
                 number: head.number,
                 hash,

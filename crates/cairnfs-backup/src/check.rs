@@ -107,17 +107,17 @@ impl Check<'_> {
         let mut number = self.catalogue.newest().map_or(0, |newest| newest.number);
         let mut expected = self.catalogue.newest().map(|newest| newest.hash);
         while let Some(hash) = expected {
-            let read = read_head(self.store, self.catalogue.root(), number);
+            let read = read_head(self.store, self.catalogue.anchor(), number);
             match self.found(read)? {
-                Some(Some((head, found))) => {
+                Some(Some(found)) => {
                     self.report.heads += 1;
-                    if found != hash {
+                    if found.hash != hash {
                         let problem = "it is not the head that the next one follows";
                         self.report
                             .problems
                             .push(format!("{}: {problem}", head_name(number)));
                     }
-                    expected = head.previous;
+                    expected = found.head.previous;
                 }
                 Some(None) => {
                     self.report

@@ -81,6 +81,12 @@ pub enum Error {
         /// The last answer.
         source: Arc<object_store::Error>,
     },
+    /// No further moment can be named.
+    #[error(
+        "this backup names as many moments as it can, and what is stored is whole: remove some with \
+         `cairnfs backup prune URL`, such as with --keep-daily 30"
+    )]
+    Full,
     /// Contents are encrypted, and the identity is not there.
     #[error(
         "the contents of this backup are encrypted: give its identity with --identity FILE, or its \

@@ -35,7 +35,7 @@ mod watch;
 mod writer;
 
 pub use cache::Cache;
-pub use catalogue::{Catalogue, Newest, read_root};
+pub use catalogue::{Catalogue, Newest};
 pub use check::{Report, check};
 pub use device::{Fetch, MomentDevice};
 pub use error::{Error, Result};

@@ -59,6 +59,39 @@ impl NewKey {
     }
 }
 
+impl NewKey {
+    /// Whether a backup that is there already is encrypted so. Whoever can write to the store can have
+    /// put another root object there; the caller's word is what it cannot change.
+    ///
+    /// # Errors
+    /// It is not encrypted, or for somebody else.
+    pub(crate) fn check(&self, encryption: Option<&Encryption>) -> Result<()> {
+        let Some(encryption) = encryption else {
+            return Err(Error::Unsealing(
+                "this backup exists and is not encrypted: give another prefix for an encrypted one"
+                    .into(),
+            ));
+        };
+        match self {
+            Self::Passphrase(passphrase) => {
+                let key = Key::Passphrase(passphrase.clone());
+                Seal::of(Some(encryption), Some(&key)).map(drop)
+            }
+            Self::Recipient(recipient) => {
+                let wanted = parse_recipient(recipient.trim())?.to_string();
+                match wanted == encryption.recipient {
+                    true => Ok(()),
+                    false => Err(Error::Unsealing(format!(
+                        "this backup is encrypted for {}, not for {wanted}: nothing was stored; give \
+                         another prefix, or find out who has changed it",
+                        encryption.recipient
+                    ))),
+                }
+            }
+        }
+    }
+}
+
 /// What frames are written and read with.
 #[derive(Default)]
 pub struct Seal {

@@ -20,7 +20,7 @@ use crate::store::Store;
 use crate::watch::Watch;
 use crate::writer::{Writer, WriterOptions};
 
-/// How often a backup begins again that its own care has interrupted.
+/// How often a backup is begun that its own care, or the volume's want of space, interrupts.
 const ATTEMPTS: u32 = 3;
 
 /// Told of runs: first block and number of blocks.
@@ -140,6 +140,8 @@ impl Shipper {
             match self.try_ship(source, watch) {
                 // A prune, perhaps; if it was somebody else, opening anew tells.
                 Err(Error::Lost { .. } | Error::Unclear { .. }) => {}
+                // The volume needed the space of the checkpoint; a new one tells the same.
+                Err(Error::Engine(cairnfs::Error::GaveWay)) => watch.go_on()?,
                 other => return other,
             }
         }
@@ -174,6 +176,9 @@ impl Shipper {
         if checkpoint.is_unchanged() && before.is_some() && is_newest {
             self.writer.check()?;
             return Ok(Shipped::Unchanged);
+        }
+        if !self.writer.catalogue().has_room() {
+            return Err(Error::Full);
         }
         self.writer.begin()?;
         let before = before.filter(|_| !checkpoint.is_whole());

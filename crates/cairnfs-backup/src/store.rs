@@ -7,7 +7,7 @@ use std::future::Future;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -16,7 +16,7 @@ use object_store::path::Path;
 use object_store::{
     Error as StoreError, GetOptions, ObjectStore, ObjectStoreExt, PutMode, PutPayload,
 };
-use tokio::runtime::Runtime;
+use tokio::runtime::{Handle, Runtime};
 
 use crate::error::{Error, Result};
 
@@ -25,14 +25,21 @@ const ATTEMPTS: u32 = 4;
 /// The pause before the second attempt; it doubles with each further one.
 const PAUSE: Duration = Duration::from_millis(200);
 
+/// How often a request that has no answer yet looks whether it is still wanted.
+const GLANCE: Duration = Duration::from_millis(100);
+
 /// A store, seen from the prefix of a backup.
 pub struct Store {
     inner: Arc<dyn ObjectStore>,
     prefix: Path,
     /// The directory, if the store is one.
     dir: Option<PathBuf>,
-    runtime: Runtime,
+    /// There until the store is dropped.
+    runtime: Option<Runtime>,
+    handle: Handle,
     pause: Duration,
+    /// Whether answers are not waited for any longer.
+    ended: Arc<AtomicBool>,
     counts: Counts,
 }
 
@@ -85,12 +92,15 @@ impl Store {
             .thread_name("store")
             .enable_all()
             .build();
+        let runtime = runtime.map_err(Error::host("threads"))?;
         Ok(Self {
             inner,
             prefix,
             dir: None,
-            runtime: runtime.map_err(Error::host("threads"))?,
+            handle: runtime.handle().clone(),
+            runtime: Some(runtime),
             pause: PAUSE,
+            ended: Arc::default(),
             counts: Counts::default(),
         })
     }
@@ -100,6 +110,18 @@ impl Store {
     pub fn without_pauses(mut self) -> Self {
         self.pause = Duration::ZERO;
         self
+    }
+
+    /// Waits for no answer any longer once this is true: requests fail with [`Error::Interrupted`], and
+    /// a head whose answer was not waited for with [`Error::Unclear`].
+    #[must_use]
+    pub fn ended_by(mut self, ended: Arc<AtomicBool>) -> Self {
+        self.ended = ended;
+        self
+    }
+
+    fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::Relaxed)
     }
 
     /// Tells that the store is this directory.
@@ -130,7 +152,16 @@ impl Store {
         request: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
         self.counts.requests.fetch_add(1, Ordering::Relaxed);
-        self.runtime.block_on(request)
+        self.handle.block_on(async {
+            let mut request = std::pin::pin!(request);
+            loop {
+                match tokio::time::timeout(GLANCE, request.as_mut()).await {
+                    Ok(answer) => return answer,
+                    Err(_) if self.has_ended() => return Err(not_waited()),
+                    Err(_) => {}
+                }
+            }
+        })
     }
 
     /// Makes a request until it has an answer that counts.
@@ -141,13 +172,16 @@ impl Store {
         let mut pause = self.pause;
         for _ in 1..ATTEMPTS {
             match self.wait(request()) {
+                Err(_) if self.has_ended() => return Err(Error::Interrupted),
                 Err(why) if may_pass(&why) => std::thread::sleep(pause),
                 answer => return answer.map_err(|why| Error::store(what, name, why)),
             }
             pause *= 2;
         }
-        let answer = self.wait(request());
-        answer.map_err(|why| Error::store(what, name, why))
+        self.wait(request()).map_err(|why| match self.has_ended() {
+            true => Error::Interrupted,
+            false => Error::store(what, name, why),
+        })
     }
 
     /// Stores an object under a name that nobody else uses.
@@ -183,7 +217,9 @@ impl Store {
                 Err(StoreError::AlreadyExists { .. } | StoreError::Precondition { .. }) => {
                     return Put::Exists;
                 }
-                Err(why) if !may_pass(&why) || attempt == ATTEMPTS => return Put::Unclear(why),
+                Err(why) if !may_pass(&why) || attempt == ATTEMPTS || self.has_ended() => {
+                    return Put::Unclear(why);
+                }
                 Err(_) => std::thread::sleep(pause),
             }
             attempt += 1;
@@ -323,6 +359,23 @@ impl Store {
                 let _ = std::fs::remove_file(entry.path());
             }
         }
+    }
+}
+
+impl Drop for Store {
+    /// Does not wait for a file system that does not answer.
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+/// In place of an answer.
+fn not_waited() -> StoreError {
+    StoreError::Generic {
+        store: "store",
+        source: "interrupted before it has answered".into(),
     }
 }
 

@@ -12,13 +12,13 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::catalogue::{Catalogue, read_head, read_root};
+use crate::catalogue::{Anchor, Catalogue, read_head, read_root};
 use crate::error::{Error, Result};
 use crate::format::head::{Head, Writer as Name};
 use crate::format::root::{self, Root};
 use crate::format::{
-    FORMAT, HEADS_TOGETHER, MAX_OBJECT, gone_name, head_name, head_number, layer_of, new_layer,
-    random_name,
+    FORMAT, HEADS_TOGETHER, Hash, MAX_OBJECT, gone_name, head_name, head_number, layer_of,
+    new_layer, random_name,
 };
 use crate::seal::{Key, NewKey, Seal};
 use crate::store::{Put, Store};
@@ -54,10 +54,10 @@ impl Writer {
     /// # Errors
     /// It is the backup of another volume, another writer has it, or the store fails.
     pub fn open(store: Arc<Store>, volume: &str, options: WriterOptions) -> Result<Self> {
-        let root = make_root(&store, volume, &options)?;
-        if root.volume != volume {
+        let anchor = make_root(&store, volume, &options)?;
+        if anchor.root.volume != volume {
             return Err(Error::OtherVolume {
-                theirs: root.volume,
+                theirs: anchor.root.volume,
                 ours: volume.to_owned(),
             });
         }
@@ -65,7 +65,7 @@ impl Writer {
             name: options.name.clone(),
             run: random_name()?,
         };
-        let catalogue = Catalogue::open(&store)?;
+        let catalogue = same_root(Catalogue::open(&store)?, &anchor)?;
         let other = catalogue.newest().map(|newest| newest.writer.name.clone());
         match other.filter(|other| *other != name.name && !options.take_over) {
             Some(writer) => Err(Error::OtherWriter { writer }),
@@ -116,7 +116,7 @@ impl Writer {
     /// # Errors
     /// A writer of another name has begun, or the store fails.
     pub fn reopen(&mut self) -> Result<()> {
-        let catalogue = Catalogue::open(&self.store)?;
+        let catalogue = same_root(Catalogue::open(&self.store)?, self.catalogue.anchor())?;
         let other = catalogue.newest().map(|newest| newest.writer.name.clone());
         if let Some(writer) = other.filter(|other| *other != self.name.name) {
             return Err(Error::Lost { writer });
@@ -279,30 +279,30 @@ impl Writer {
     /// # Errors
     /// It is not: [`Error::Lost`].
     pub fn check(&self) -> Result<()> {
-        match read_head(&self.store, self.catalogue.root(), self.next_number())? {
+        match read_head(&self.store, self.catalogue.anchor(), self.next_number())? {
             None => Ok(()),
             Some(_) => Err(self.lost()),
         }
     }
 }
 
+/// A catalogue whose root object is the one that was read before: what this writer encrypts for must not
+/// change while it runs.
+fn same_root(catalogue: Catalogue, anchor: &Anchor) -> Result<Catalogue> {
+    match catalogue.anchor() == anchor {
+        true => Ok(catalogue),
+        false => Err(Error::damaged(root::NAME, "it has changed meanwhile")),
+    }
+}
+
 /// The root object; makes it if there is none.
-fn make_root(store: &Store, volume: &str, options: &WriterOptions) -> Result<Root> {
+fn make_root(store: &Store, volume: &str, options: &WriterOptions) -> Result<Anchor> {
+    let new_key = options.new_key.as_ref();
     match read_root(store) {
         Err(Error::NoBackup) => {}
-        Ok(root) if options.new_key.is_some() && root.encryption.is_none() => {
-            return Err(Error::Unsealing(
-                "this backup exists and is not encrypted: give another prefix for an encrypted one"
-                    .into(),
-            ));
-        }
-        found => return found,
+        found => return fitting(found?, new_key),
     }
-    let encryption = options
-        .new_key
-        .as_ref()
-        .map(NewKey::encryption)
-        .transpose()?;
+    let encryption = new_key.map(NewKey::encryption).transpose()?;
     let root = Root {
         format: FORMAT,
         backup: random_name()?,
@@ -311,8 +311,19 @@ fn make_root(store: &Store, volume: &str, options: &WriterOptions) -> Result<Roo
     };
     let bytes = Bytes::from(root.encode()?);
     match store.put_new(root::NAME, &bytes) {
-        Put::Stored => Ok(root),
-        Put::Exists => read_root(store),
+        Put::Stored => Ok(Anchor {
+            root,
+            hash: Hash::of(&bytes),
+        }),
+        Put::Exists => fitting(read_root(store)?, new_key),
         Put::Unclear(source) => Err(Error::store("cannot store", root::NAME, source)),
     }
+}
+
+/// The root object that is there, if it says of encryption what was asked for.
+fn fitting(anchor: Anchor, new_key: Option<&NewKey>) -> Result<Anchor> {
+    if let Some(key) = new_key {
+        key.check(anchor.root.encryption.as_ref())?;
+    }
+    Ok(anchor)
 }

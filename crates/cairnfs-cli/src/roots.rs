@@ -124,16 +124,18 @@ impl<'a> Roots<'a> {
         Ok(root)
     }
 
-    /// Makes sure that what programs have written to all branches has arrived.
-    ///
-    /// # Errors
-    /// The kernel cannot be asked for what it holds.
-    pub fn fetch_all(&self) -> Result<(), Failure> {
+    /// Has what programs have written to all branches arrive; tells of those whose mount cannot be asked
+    /// for it, which must not keep the others from what the caller does.
+    pub fn fetch_all(&self) {
         let roots = self.library.roots();
         let named = roots
             .iter()
             .filter(|root| root.writable && root.name.is_some());
-        named.into_iter().try_for_each(|root| self.fetch(root))
+        for root in named {
+            if let Err(why) = self.fetch(root) {
+                self.stage.tell(&why);
+            }
+        }
     }
 
     fn fetch(&self, root: &RootInfo) -> Result<(), Failure> {

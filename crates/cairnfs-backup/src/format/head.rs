@@ -1,17 +1,22 @@
 //! Heads: the numbered objects that say which moments are kept, and which layers they consist of.
 //!
-//! A head is the hash of what follows, and compressed JSON. A whole head has all moments and layers; any other has those that were
-//! added since the whole one that it names, so that two objects tell everything. [`Head::check`]
-//! refuses what contradicts itself; everything after it may rely on that.
+//! A head is the hash of what follows, and compressed JSON. A whole head has all moments and layers; any
+//! other has those that were added since the whole one that it names, so that two objects tell everything.
+//! [`Head::check`] refuses what contradicts itself; everything after it may rely on that. What a reader
+//! would refuse for its size is not written.
 
 use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
 use super::{
-    FORMAT, Hash, MAX_BLOCKS, MAX_OBJECT, OBJECT_BLOCKS, layer_of, object_name, packed, unpacked,
+    FORMAT, Hash, MAX_BLOCKS, MAX_OBJECT, MAX_UNPACKED, OBJECT_BLOCKS, layer_of, object_name,
+    packed, unpacked, unpacked_size,
 };
 use crate::error::{Error, Result};
+
+/// Bytes of the hash that an object begins with.
+const HASH: usize = 32;
 
 /// A numbered head.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,6 +25,8 @@ pub struct Head {
     pub format: u32,
     /// The backup that it belongs to.
     pub backup: String,
+    /// The hash of the root object.
+    pub root: Hash,
     /// Its number: one more than that of the head before it.
     pub number: u64,
     /// The hash of the head before it; `None` for the first one.
@@ -108,10 +115,24 @@ impl Layer {
 
 impl Head {
     /// The object.
+    ///
+    /// # Errors
+    /// It tells more than a reader takes: [`Error::Full`].
     pub fn encode(&self) -> Result<Vec<u8>> {
         let text = serde_json::to_vec(self).map_err(|e| Error::host("head")(e.into()))?;
+        if text.len() > MAX_UNPACKED {
+            return Err(Error::Full);
+        }
         let body = packed(&text)?;
+        if (HASH + body.len()) as u64 > MAX_OBJECT {
+            return Err(Error::Full);
+        }
         Ok([&Hash::of(&body).0, body.as_slice()].concat())
+    }
+
+    /// How much text an object has.
+    pub fn size(bytes: &[u8]) -> usize {
+        bytes.get(HASH..).map_or(0, unpacked_size)
     }
 
     /// Reads an object.

@@ -34,6 +34,8 @@ pub const MAX_FRAME: u64 = 320 << 10;
 pub const MAX_OBJECT: u64 = 64 << 20;
 /// Most bytes of a head, a root object or an index, unpacked.
 pub const MAX_UNPACKED: usize = 64 << 20;
+/// What the last heads before a prune may need besides all that is told already.
+pub const HEAD_ROOM: usize = 4 << 20;
 /// Most runs of a layer; what has more is stored as several layers.
 pub const MAX_RUNS: usize = 1 << 20;
 /// Heads that share one mark when they are deleted; the first one of them is whole.
@@ -111,11 +113,16 @@ pub fn packed(bytes: &[u8]) -> Result<Vec<u8>> {
 
 /// Its reverse, into [`MAX_UNPACKED`] bytes at most.
 pub fn unpacked(object: &str, bytes: &[u8]) -> Result<Vec<u8>> {
-    let told = zstd::bulk::Decompressor::upper_bound(bytes).unwrap_or(0);
+    let told = unpacked_size(bytes);
     if told > MAX_UNPACKED {
         return Err(Error::damaged(object, "larger than it can be"));
     }
     zstd::bulk::decompress(bytes, told).map_err(|why| Error::damaged(object, why))
+}
+
+/// How many bytes [`unpacked`] makes of it.
+pub fn unpacked_size(bytes: &[u8]) -> usize {
+    zstd::bulk::Decompressor::upper_bound(bytes).unwrap_or(0)
 }
 
 /// The name of a head.

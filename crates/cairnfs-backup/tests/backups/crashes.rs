@@ -133,3 +133,41 @@ fn stores_that_lose_delay_repeat_and_tear_leave_whole_moments() {
     println!("{moments} moments stored, {failures} backups and prunes failed");
     assert!(moments > 100 && failures > 10);
 }
+
+#[test]
+fn a_checkpoint_that_gives_way_is_made_again() {
+    let (objects, volume) = (Objects::default(), Volume::new("v", SIZE));
+    let store = objects.client(Trouble::None);
+    let mut shipper = Shipper::open(Arc::clone(&store), &volume, options()).unwrap();
+    volume.write(0, 100, 1);
+    shipper.ship(&volume, &Unwatched).unwrap();
+    volume.write(7, 3, 2);
+    volume.give_way(2);
+    let shipped = shipper.ship(&volume, &Unwatched).unwrap();
+    let is_small = matches!(
+        shipped,
+        Shipped::Moment {
+            is_whole: false,
+            blocks: 3,
+            ..
+        }
+    );
+    assert!(is_small, "{shipped:?}");
+    objects.verify(&volume);
+    volume.write(7, 3, 3);
+    volume.give_way(1000);
+    assert!(
+        shipper.ship(&volume, &Unwatched).is_err(),
+        "it ends some time"
+    );
+}
+
+#[test]
+fn a_store_that_does_not_answer_is_not_waited_for_when_the_work_shall_end() {
+    let (objects, volume) = (Objects::default(), Volume::new("v", SIZE));
+    let store = Arc::into_inner(objects.client(Trouble::Silence)).unwrap();
+    let ended = Arc::new(std::sync::atomic::AtomicBool::new(true));
+    let store = Arc::new(store.ended_by(ended));
+    let refused = Shipper::open(store, &volume, options()).err();
+    assert!(matches!(refused, Some(Error::Interrupted)), "{refused:?}");
+}

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use cairnfs_backup::{
-    Catalogue, Image, Keep, PruneOptions, Seal, Shipped, Shipper, Unwatched, WriterOptions, prune,
+    Catalogue, Error, Image, Keep, PruneOptions, Seal, Shipped, Shipper, Unwatched, WriterOptions,
+    prune,
 };
 use jiff::tz::TimeZone;
 
@@ -103,5 +104,51 @@ fn a_backup_in_a_series_needs_three_requests_and_opening_few() {
         blocks <= live * 5 / 3,
         "{blocks} blocks are kept, {live} are live"
     );
+    objects.verify(&volume);
+}
+
+/// Names of checkpoints are long here, so that few moments are as large as many.
+#[test]
+fn a_backup_that_names_all_it_can_is_refused_and_goes_on_after_a_prune() {
+    let (objects, volume) = (Objects::default(), Volume::new("v", 100));
+    let store = objects.client(Trouble::None);
+    let mut shipper = Shipper::open(Arc::clone(&store), &volume, options()).unwrap();
+    volume.write(0, 9, 1);
+    shipper.ship(&volume, &Unwatched).unwrap();
+    // Below the limit with one of these, above it with both.
+    volume.rename(&"x".repeat(35 << 20));
+    let stored = [2, 3].map(|round| {
+        volume.write(0, 9, round);
+        shipper.ship(&volume, &Unwatched).is_ok()
+    });
+    assert_eq!(stored, [true, false], "the second one cannot be read");
+    volume.rename("v");
+    volume.write(0, 9, 4);
+    shipper.ship(&volume, &Unwatched).unwrap();
+    assert_eq!(Catalogue::open(&store).unwrap().moments().len(), 3);
+
+    volume.rename(&"y".repeat(26 << 20));
+    volume.write(0, 9, 5);
+    shipper.ship(&volume, &Unwatched).unwrap();
+    volume.rename("v");
+    volume.write(0, 9, 6);
+    let before = objects.names();
+    for _ in 0..2 {
+        let refused = shipper.ship(&volume, &Unwatched).unwrap_err();
+        assert!(matches!(refused, Error::Full), "{refused}");
+        assert!(refused.to_string().contains("cairnfs backup prune"));
+    }
+    assert_eq!(objects.names(), before, "nothing was stored or deleted");
+
+    let options = PruneOptions {
+        keep: Keep {
+            last: 1,
+            ..Keep::default()
+        },
+        ..PruneOptions::default()
+    };
+    prune(&store, &options, &TimeZone::UTC, &Unwatched).unwrap();
+    shipper.ship(&volume, &Unwatched).unwrap();
+    assert_eq!(Catalogue::open(&store).unwrap().moments().len(), 2);
     objects.verify(&volume);
 }

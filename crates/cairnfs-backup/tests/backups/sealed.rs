@@ -90,3 +90,82 @@ fn no_contents_are_in_the_objects() {
         );
     }
 }
+
+/// The root object that an attacker with the store would like.
+fn exchange_root(objects: &Objects, change: impl FnOnce(&mut Root)) {
+    let mut names = objects.names().into_iter();
+    let name = names.find(|name| name.as_ref().ends_with("cairnfs-backup.json"));
+    let name = name.unwrap();
+    let mut root = Root::decode(&objects.bytes(&name)).unwrap();
+    change(&mut root);
+    objects.set(&name, root.encode().unwrap().into());
+}
+
+fn recipient() -> String {
+    let key = NewKey::Passphrase("other".into());
+    key.encryption().unwrap().recipient
+}
+
+#[test]
+fn a_root_object_that_was_exchanged_is_refused() {
+    let other = recipient();
+    let exchanges: [&dyn Fn(&mut Root); 2] = [&|root| root.encryption = None, &|root| {
+        root.encryption
+            .as_mut()
+            .unwrap()
+            .recipient
+            .clone_from(&other);
+    }];
+    for exchange in exchanges {
+        let (objects, volume) = (Objects::default(), Volume::new("v", 100));
+        volume.write(0, 10, 1);
+        let store = objects.client(Trouble::None);
+        let mut shipper = Shipper::open(Arc::clone(&store), &volume, options()).unwrap();
+        shipper.ship(&volume, &Unwatched).unwrap();
+        exchange_root(&objects, exchange);
+        volume.write(0, 10, 2);
+        let before = objects.names();
+        let options = WriterOptions {
+            new_key: None,
+            ..options()
+        };
+        let refused = Shipper::open(Arc::clone(&store), &volume, options).err();
+        assert!(
+            matches!(refused, Some(Error::Damaged { .. })),
+            "{refused:?}"
+        );
+        assert!(refused.unwrap().to_string().contains("exchanged"));
+        assert!(Catalogue::open(&store).is_err());
+        assert_eq!(objects.names(), before);
+    }
+}
+
+/// All heads can be made anew by whoever can write; then only the caller's word helps.
+#[test]
+fn a_backup_for_another_recipient_than_the_one_that_is_named_is_refused() {
+    let (ours, theirs) = (recipient(), recipient());
+    let open = |objects: &Objects, new_key: Option<NewKey>| {
+        let options = WriterOptions {
+            new_key,
+            ..options()
+        };
+        let volume = Volume::new("v", 100);
+        volume.write(0, 10, 1);
+        let mut shipper = Shipper::open(objects.client(Trouble::None), &volume, options)?;
+        shipper.ship(&volume, &Unwatched).map(drop)
+    };
+    let named = |name: &String| Some(NewKey::Recipient(name.clone()));
+    let phrase = |words: &str| Some(NewKey::Passphrase(words.into()));
+    for made in [named(&theirs), phrase("theirs"), None] {
+        let objects = Objects::default();
+        open(&objects, made.clone()).unwrap();
+        let before = objects.names();
+        for key in [named(&ours), phrase("ours")] {
+            let refused = open(&objects, key).err();
+            assert!(matches!(refused, Some(Error::Unsealing(_))), "{refused:?}");
+        }
+        assert_eq!(objects.names(), before);
+        // The right one goes on.
+        open(&objects, made).unwrap();
+    }
+}

@@ -32,6 +32,8 @@ pub enum Trouble {
     None,
     /// The program ends at the request of this number; `true`: it has its effect still.
     EndsAt(u64, bool),
+    /// No request gets an answer.
+    Silence,
     /// All sorts, as the state of a generator of random numbers says.
     Random(u64),
 }
@@ -211,7 +213,7 @@ impl Client {
         self.late();
         let requests = own.requests;
         match &mut own.trouble {
-            Trouble::None => Fate::Done,
+            Trouble::None | Trouble::Silence => Fate::Done,
             Trouble::EndsAt(at, effect) if *at == requests && *effect => Fate::DoneWithoutAnswer,
             Trouble::EndsAt(at, _) if *at <= requests => Fate::Refused,
             Trouble::EndsAt(..) => Fate::Done,
@@ -339,6 +341,9 @@ impl ObjectStore for Client {
     }
 
     async fn get_opts(&self, path: &Path, options: GetOptions) -> Result<GetResult> {
+        if self.own.lock().trouble == Trouble::Silence {
+            return std::future::pending().await;
+        }
         match self.fate() {
             Fate::Refused | Fate::DoneWithoutAnswer => Err(failed()),
             _ => self.objects.memory.get_opts(path, options).await,

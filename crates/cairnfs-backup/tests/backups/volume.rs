@@ -40,6 +40,8 @@ struct State {
     blocks: Blocks,
     made: u64,
     shipped: Option<(String, Blocks)>,
+    /// How many further checkpoints give way when they are read.
+    giving_way: u64,
     /// Every checkpoint that was ever made: what its moment must be.
     all: BTreeMap<String, Blocks>,
 }
@@ -88,6 +90,11 @@ impl Volume {
         state
             .blocks
             .retain(|block, _| *block < start || *block >= start + count);
+    }
+
+    /// That many further checkpoints give way when they are read.
+    pub fn give_way(&self, times: u64) {
+        self.state.borrow_mut().giving_way = times;
     }
 
     /// Forgets what was shipped, as when there was no space for it.
@@ -188,6 +195,11 @@ impl Checkpoint for Frozen<'_> {
     }
 
     fn read(&self, block: u64, buf: &mut [u8]) -> Result<()> {
+        let mut state = self.volume.state.borrow_mut();
+        if let Some(left) = state.giving_way.checked_sub(1) {
+            state.giving_way = left;
+            return Err(cairnfs::Error::GaveWay.into());
+        }
         for (block, bytes) in (block..).zip(buf.chunks_mut(BLOCK)) {
             bytes.copy_from_slice(&contents(self.blocks[&block]));
         }

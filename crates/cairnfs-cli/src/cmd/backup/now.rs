@@ -110,7 +110,7 @@ pub fn perform(args: &Args, roots: &Roots<'_>) -> Result<u8, AnyError> {
         key: None,
     };
     let mut shipper = Shipper::open(Arc::clone(&store), &source, options).map_err(|e| wrong(&e))?;
-    roots.fetch_all()?;
+    roots.fetch_all();
     let watch = Shown::new(stage, "storing", args.quiet || args.json);
     let shipped = shipper.ship(&source, &watch).map_err(|e| wrong(&e))?;
     drop(watch);

@@ -33,9 +33,9 @@ pub(super) struct Carrier {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Tells the thread in the middle of its work that it shall end.
+/// Tells the thread in the middle of its work that it shall end, also while a store does not answer.
 #[derive(Default)]
-struct Ending(AtomicBool);
+struct Ending(Arc<AtomicBool>);
 
 impl Watch for Ending {
     fn go_on(&self) -> cairnfs_backup::Result<()> {
@@ -132,6 +132,7 @@ impl Work {
             Some(shipper) => shipper,
             None => {
                 let store = cairnfs_backup::open(&self.url, Place::Make, &environment())?;
+                let store = store.ended_by(Arc::clone(&self.ending.0));
                 let options = WriterOptions {
                     name: writer_name(&self.path),
                     ..WriterOptions::default()
@@ -139,7 +140,7 @@ impl Work {
                 shipper.insert(Shipper::open(Arc::new(store), &source, options)?)
             }
         };
-        self.fetch(&volume)?;
+        self.fetch(&volume);
         if let Shipped::Moment { moment, bytes, .. } = shipper.ship(&source, &*self.ending)? {
             tracing::debug!("{}: moment {}, {bytes} bytes", self.url, moment.number);
         }
@@ -149,17 +150,18 @@ impl Work {
         Ok(())
     }
 
-    /// Makes the kernel send what programs have written.
-    fn fetch(&self, volume: &Volume) -> cairnfs_backup::Result<()> {
+    /// Makes the kernel send what programs have written. A mount that cannot be reached, such as one that
+    /// is detached and in use, must not keep the rest of the volume out of the backup.
+    fn fetch(&self, volume: &Volume) {
         let roots = volume.roots();
         let named = roots
             .iter()
             .filter(|root| root.writable && root.name.is_some());
         for root in named {
-            let fetched = self.sessions.fetch(name_of(root));
-            fetched.map_err(cairnfs::Error::from)?;
+            if let Err(why) = self.sessions.fetch(name_of(root)) {
+                tracing::warn!("{}: the moment may lack some writes: {why}", self.url);
+            }
         }
-        Ok(())
     }
 }
 
