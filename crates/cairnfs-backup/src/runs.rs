@@ -15,7 +15,7 @@ impl Blocks {
     /// Adds a run behind all others.
     ///
     /// # Errors
-    /// It is not behind them: whoever tells the runs is mistaken.
+    /// The run does not begin after the ones before it: the runs are not in ascending order.
     pub fn push(&mut self, start: u64, count: u64) -> Result<()> {
         if count == 0 {
             return Ok(());

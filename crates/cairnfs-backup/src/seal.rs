@@ -1,6 +1,6 @@
 //! Encryption of frames, in the format of age: each frame is an age file for the backup's recipient.
 //!
-//! So a range of an object can be read alone, and whoever has the identity can do without this program.
+//! So a range of an object can be read alone, and the age program can decrypt it with the identity.
 //! A writer needs the recipient only. The identity is in the root object under a passphrase, or with its
 //! owner alone. Uses the error type and the root object.
 

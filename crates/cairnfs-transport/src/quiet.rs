@@ -57,7 +57,7 @@ pub enum Asker {
     Other,
 }
 
-/// Counts one who asks, until it is dropped.
+/// Counts one pending request for a quiet moment, until it is dropped.
 struct Asking<'a> {
     quiet: &'a Quiet,
     own: usize,

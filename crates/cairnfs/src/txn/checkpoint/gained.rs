@@ -1,4 +1,4 @@
-//! What a captured state has that an earlier one did not have, by births.
+//! The blocks that a captured state has gained since an earlier one, determined by births.
 //!
 //! Everything that the index has now and that was born up to the sequence of the earlier checkpoint
 //! was in the index then, at the same place and with the same bytes: a node is never changed, a
