@@ -4,13 +4,14 @@
 //! [`cairnfs_transport`], [`ops`] defines what a mounted file system does with each request, and
 //! the engine ([`cairnfs::fs::FileSystem`]) executes it. The other modules are: mounting
 //! ([`mounter`], [`mountinfo`], [`mounted`], [`descriptors`]), the mounts that a process serves
-//! ([`sessions`], [`session`]), mount options ([`options`]), and the channel from
-//! commands to a running daemon ([`control`], [`opening`], [`status`]). [`messages`] counts what the
-//! kernel sends.
+//! ([`sessions`], [`session`]), what the kernel shows of their connections (`connections`), mount
+//! options ([`options`]), and the channel from commands to a running daemon ([`control`], [`opening`],
+//! [`status`]). [`messages`] counts what the kernel sends.
 
 pub mod adapter;
 pub mod apart;
 pub mod caller;
+mod connections;
 pub mod control;
 pub mod convert;
 pub mod descriptors;

@@ -10,6 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::apart::{Apart, Call};
+use crate::connections::Connection;
 use crate::elsewhere;
 use crate::holders;
 use crate::mountinfo::{self, MountEntry};
@@ -82,9 +83,7 @@ impl Mounted {
 
     /// The number of requests of the connection without a reply; `None` if the kernel does not tell.
     pub(crate) fn unanswered(&self) -> Option<usize> {
-        let (_, minor) = self.device.as_deref()?.split_once(':')?;
-        let path = format!("/sys/fs/fuse/connections/{minor}/waiting");
-        std::fs::read_to_string(path).ok()?.trim_end().parse().ok()
+        Connection::of(self.device.as_deref()?).unanswered()
     }
 
     /// Whether the mount on the directory is this one, not another one.

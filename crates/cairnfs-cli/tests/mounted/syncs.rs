@@ -198,8 +198,10 @@ fn synced_data_is_durable_that_was_on_its_way() {
 }
 
 /// The ring of one processor has data and does not come to it, because its thread waits for an inode;
-/// the sync is asked for through the other one, as by a command whose syncfs did not wait.
+/// the sync is asked for through the other one, as by a command whose syncfs did not wait. This process
+/// serves the rings that it uses: killed in the middle, it can stay in the kernel until a reboot.
 #[test]
+#[ignore = "a failure can leave a process that nothing ends"]
 fn sync_waits_for_data_that_it_overtook() {
     const LEN: u64 = 64 << 10;
     let processors = processors();

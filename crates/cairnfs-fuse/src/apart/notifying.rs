@@ -6,7 +6,6 @@
 //! ends with it: a notification may wait for another one.
 
 use std::cell::RefCell;
-use std::fs;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -23,6 +22,7 @@ use rustix::io::Errno as SystemError;
 use rustix::stdio;
 
 use super::NOTIFY;
+use crate::connections::Connection;
 use crate::mounted::Mounted;
 use crate::mounter::{self, Way};
 use crate::mountinfo;
@@ -176,10 +176,9 @@ fn abort_when_left(socket: &UnixStream, writes: &AtomicBool, abort: &dyn Fn()) {
 }
 
 /// Aborts a connection whose mount with this device number is on `dir`. Where the kernel does not show
-/// connections, only the superuser can, and the mount may be gone then.
+/// connections to this process, the mount is taken away by force, which is the superuser's right.
 fn abort(dir: &Path, device: &str) {
-    let minor = device.split_once(':').map_or(device, |(_, minor)| minor);
-    let aborted = fs::write(format!("/sys/fs/fuse/connections/{minor}/abort"), "1");
+    let aborted = Connection::of(device).abort();
     let is_there = || mountinfo::at(dir).is_ok_and(|m| m.is_some_and(|m| m.device == device));
     if aborted.is_err() && is_there() {
         // Nobody is left to be told.

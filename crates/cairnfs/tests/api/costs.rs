@@ -51,7 +51,12 @@ struct Ground {
 impl Ground {
     fn new() -> Self {
         let device = Arc::new(MemoryDevice::new(4 << 30));
-        make_device(&*device, &MakeOptions::default(), &mut |_, _| {}).unwrap();
+        // The hashes of names decide how often a descent meets the end of a node, and needs the next.
+        let make = MakeOptions {
+            seed: Some(1),
+            ..MakeOptions::default()
+        };
+        make_device(&*device, &make, &mut |_, _| {}).unwrap();
         let options = Options {
             cache_budget: BUDGET,
             ..Options::default()
