@@ -6,7 +6,7 @@
 Each store gets the same files in directories of 1,000, in a new place below DIR, in turn; several
 rounds are interleaved. Files of the host are measured in the directories of --also, too. Printed are
 files per second at the median of the rounds, and the ratio to `os` in DIR. `durable` is 10 batches of
-a tenth of the files, made durable one after the other. scripts/small-files runs this on ext4, XFS and
+a hundredth of the files, made durable one after the other. scripts/small-files runs this on ext4, XFS and
 tmpfs. It needs the packages fsspec and lmdb.
 """
 
@@ -29,6 +29,7 @@ import lmdb
 import cairnfs
 
 PER_DIRECTORY = 1_000
+BATCHES = 10
 STEPS = ("write", "walk", "read", "remove", "durable")
 
 
@@ -79,7 +80,7 @@ class Directory(Store):
             os.unlink(self.path(name))
 
     def durable(self) -> None:
-        for batch in tenths(self.files):
+        for batch in batches(self.files):
             for name, data in batch:
                 with open(self.path(name), "wb", 0) as file:
                     file.write(data)
@@ -120,7 +121,7 @@ class InVolume(Store):
             self.volume.unlink(name)
 
     def durable(self) -> None:
-        for batch in tenths(self.files):
+        for batch in batches(self.files):
             for name, data in batch:
                 self.volume.write_bytes(name, data)
             self.volume.sync_through(self.volume.sequence())
@@ -154,7 +155,7 @@ class InBatches(InVolume):
             self.volume.rmtree(parent)
 
     def durable(self) -> None:
-        for batch in tenths(self.files):
+        for batch in batches(self.files):
             self.volume.write_many(batch)
             self.volume.sync_through(self.volume.sequence())
 
@@ -229,7 +230,7 @@ class Sqlite(Store):
         self.database.execute("commit")
 
     def durable(self) -> None:
-        for batch in tenths(self.files):
+        for batch in batches(self.files):
             self.put(batch)
 
     def close(self) -> None:
@@ -267,7 +268,7 @@ class Lmdb(Store):
                 transaction.delete(name.encode())
 
     def durable(self) -> None:
-        for batch in tenths(self.files):
+        for batch in batches(self.files):
             self.put(batch)
 
     def close(self) -> None:
@@ -337,10 +338,15 @@ STORES: dict[str, type[Store]] = {
 }
 
 
-def tenths(files: list[tuple[str, bytes]]) -> Iterator[list[tuple[str, bytes]]]:
-    step = max(1, len(files) // 10)
-    for at in range(0, len(files), step):
+def batches(files: list[tuple[str, bytes]]) -> Iterator[list[tuple[str, bytes]]]:
+    step = max(1, len(files) // (10 * BATCHES))
+    for at in range(0, BATCHES * step, step):
         yield files[at : at + step]
+
+
+def made(step: str, files: int) -> int:
+    """The number of files that a step is about."""
+    return BATCHES * max(1, files // (10 * BATCHES)) if step == "durable" else files
 
 
 def measure(kind: type[Store], files: list[tuple[str, bytes]], base: Path) -> dict[str, float]:
@@ -396,7 +402,7 @@ def main() -> None:
                 cells.append("".rjust(20))
                 continue
             rate, base = (
-                options.files / statistics.median(r[step] for r in took[which])
+                made(step, options.files) / statistics.median(r[step] for r in took[which])
                 for which in (name, "os")
             )
             cells.append(f"{rate:,.0f} ({rate / base:.2f})".rjust(20))

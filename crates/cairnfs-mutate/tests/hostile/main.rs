@@ -113,10 +113,13 @@ fn damaged_volumes_are_survived() {
         Some(seed) => seed..seed + 1,
         None => 0..number("CAIRNFS_MUTATIONS").unwrap_or(DEFAULT),
     };
-    std::panic::set_hook(Box::new(|info| PANIC.set(info.to_string())));
     let count = seeds.end - seeds.start;
-    let only = std::env::var("CAIRNFS_MUTATION_BASE").ok();
-    let only = only.map(|name| bases.iter().position(|b| b.name == name).unwrap());
+    let only = std::env::var("CAIRNFS_MUTATION_BASE").ok().map(|name| {
+        let names: Vec<_> = bases.iter().map(|b| b.name).collect();
+        let found = names.iter().position(|n| *n == name);
+        found.unwrap_or_else(|| panic!("no base {name}: one of {names:?}"))
+    });
+    std::panic::set_hook(Box::new(|info| PANIC.set(info.to_string())));
     let next = AtomicU64::new(seeds.start);
     let tried = Mutex::new(Tried::default());
     let work = || {
