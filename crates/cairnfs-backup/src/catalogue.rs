@@ -1,9 +1,11 @@
 //! What a backup has: its moments and layers, from the newest head and the whole one that it adds to.
 //!
-//! The newest head is the one with the greatest number; a listing that does not show the last ones yet is
-//! completed by asking for the next numbers. Reading needs no key. Uses the store and the format.
+//! The newest head is the one with the greatest number that can be read. What is damaged behind it is
+//! known, and nothing is stored behind that. Reading needs no key. Uses the search, the store and the
+//! format.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
@@ -11,9 +13,8 @@ use bytes::Bytes;
 use crate::error::{Error, Result};
 use crate::format::head::{Base, Head, Layer, Moment, Writer};
 use crate::format::root::{self, Root};
-use crate::format::{
-    FORMAT, HEAD_ROOM, HEADS_TOGETHER, Hash, MAX_OBJECT, MAX_UNPACKED, head_name, head_number,
-};
+use crate::format::{FORMAT, HEAD_ROOM, HEADS_TOGETHER, Hash, MAX_OBJECT, MAX_UNPACKED, head_name};
+use crate::search::{Anchor, Damage, Found, search};
 use crate::store::Store;
 
 /// How often a head that a prune has deleted meanwhile is looked for again.
@@ -32,27 +33,15 @@ pub struct Newest {
     pub writer: Writer,
 }
 
-/// The root object with the hash of its bytes, which all heads tell.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Anchor {
-    pub root: Root,
-    pub hash: Hash,
-}
-
-/// A head that was read.
-pub(crate) struct Found {
-    pub head: Head,
-    /// The hash of its object.
-    pub hash: Hash,
-    /// How much text it has.
-    size: usize,
-}
-
 /// All that is kept.
 #[derive(Debug, Clone)]
 pub struct Catalogue {
     anchor: Anchor,
     newest: Option<Newest>,
+    /// The greatest number of a head, whether it can be read or not.
+    last: u64,
+    /// What of the newest heads is damaged.
+    damage: Vec<Damage>,
     base: Option<Base>,
     /// The text of the base, and of the newest head if that is another one: together at least what a
     /// whole head would have.
@@ -75,29 +64,6 @@ pub(crate) fn read_root(store: &Store) -> Result<Anchor> {
     })
 }
 
-/// A head, if it is there. It must be one that was written with this root object.
-pub(crate) fn read_head(store: &Store, anchor: &Anchor, number: u64) -> Result<Option<Found>> {
-    let name = head_name(number);
-    let Some(bytes) = store.get(&name, MAX_OBJECT)? else {
-        return Ok(None);
-    };
-    let head = Head::decode(&name, &bytes)?;
-    if head.number != number || head.backup != anchor.root.backup {
-        return Err(Error::damaged(name, "it is the head of something else"));
-    }
-    if head.root != anchor.hash {
-        return Err(Error::damaged(
-            root::NAME,
-            "it is not the one that this backup was begun with: it was changed or exchanged",
-        ));
-    }
-    Ok(Some(Found {
-        head,
-        hash: Hash::of(&bytes),
-        size: Head::size(&bytes),
-    }))
-}
-
 impl Catalogue {
     /// Reads it.
     ///
@@ -106,48 +72,49 @@ impl Catalogue {
     pub fn open(store: &Store) -> Result<Self> {
         let anchor = read_root(store)?;
         for _ in 1..ATTEMPTS {
-            match Self::try_open(store, &anchor) {
+            match Self::try_open(store, &anchor, false) {
                 // A prune may have gone on while the heads were read.
                 Err(Error::Missing(_)) => {}
                 found => return found,
             }
         }
-        Self::try_open(store, &anchor)
+        Self::try_open(store, &anchor, true)
     }
 
-    fn try_open(store: &Store, anchor: &Anchor) -> Result<Self> {
-        let listed = store.list("heads")?;
-        let numbers = listed.iter().filter_map(|found| head_number(&found.name));
-        let mut number = numbers.max().unwrap_or(0);
-        let mut newest = match number {
-            0 => None,
-            _ => Some(
-                read_head(store, anchor, number)?
-                    .ok_or_else(|| Error::Missing(head_name(number)))?,
-            ),
+    fn try_open(store: &Store, anchor: &Anchor, is_final: bool) -> Result<Self> {
+        let search = search(store, anchor, is_final, |newest, whole| {
+            Self::of(anchor, newest, whole)
+        })?;
+        let mut catalogue = match (search.newest, search.damage.first()) {
+            (Some(catalogue), _) => catalogue,
+            (None, None) => Self::empty(anchor.clone()),
+            (None, Some(first)) => {
+                let why = format!("{}; no other head can be read either", first.why);
+                return Err(Error::damaged(&first.object, why));
+            }
         };
-        while let Some(later) = read_head(store, anchor, number + 1)? {
-            number += 1;
-            newest = Some(later);
-        }
+        catalogue.last = search.last;
+        catalogue.damage = search.damage;
+        Ok(catalogue)
+    }
+
+    /// What a head tells, with the whole one that it adds to.
+    fn of(anchor: &Anchor, newest: &Found, whole: Option<&Found>) -> Result<Self> {
+        let (head, size) = (newest.head.clone(), Head::size(&newest.bytes));
+        let (number, hash) = (head.number, newest.hash);
         let mut catalogue = Self::empty(anchor.clone());
-        let Some(Found { head, hash, size }) = newest else {
-            return Ok(catalogue);
-        };
-        if let Some(base) = head.base {
-            let name = head_name(base.number);
-            let found = read_head(store, anchor, base.number)?;
-            let found = found.ok_or_else(|| Error::Missing(name.clone()))?;
-            let whole = found.head;
-            if found.hash != base.hash || whole.base.is_some() {
+        catalogue.last = number;
+        if let (Some(base), Some(found)) = (head.base, whole) {
+            let whole = found.head.clone();
+            if whole.base.is_some() {
                 return Err(Error::damaged(
-                    name,
-                    "it is not the head that a later one adds to",
+                    found.twin.name(base.number),
+                    "it is not whole, and a later head adds to it",
                 ));
             }
             catalogue.begin(whole.layers, whole.moments);
             catalogue.base = Some(base);
-            catalogue.size = (found.size, size);
+            catalogue.size = (Head::size(&found.bytes), size);
             catalogue.add(head.layers, head.moments, number)?;
         } else {
             catalogue.begin(head.layers, head.moments);
@@ -160,7 +127,7 @@ impl Catalogue {
             epoch: head.epoch,
             writer: head.writer,
         });
-        catalogue.check(&head_name(number))?;
+        catalogue.check(&newest.twin.name(number))?;
         Ok(catalogue)
     }
 
@@ -170,6 +137,8 @@ impl Catalogue {
             anchor,
             size: (0, 0),
             newest: None,
+            last: 0,
+            damage: Vec::new(),
             base: None,
             base_layer: 0,
             layers: BTreeMap::new(),
@@ -232,6 +201,38 @@ impl Catalogue {
     /// The newest head; `None` if there is none yet.
     pub fn newest(&self) -> Option<&Newest> {
         self.newest.as_ref()
+    }
+
+    /// The greatest number of a head, whether it can be read or not.
+    pub(crate) fn last(&self) -> u64 {
+        self.last
+    }
+
+    /// The next epoch. Each head that cannot be read has raised it by one at most.
+    pub(crate) fn next_epoch(&self) -> u64 {
+        let newest = self.newest.as_ref();
+        newest.map_or(1, |newest| newest.epoch + (self.last - newest.number) + 1)
+    }
+
+    /// What of the newest heads is damaged; a copy may have been read in its place.
+    pub fn damage(&self) -> &[Damage] {
+        &self.damage
+    }
+
+    /// The numbers of the heads behind the newest one that can be read: the moments that they added
+    /// cannot be reached. `None` if there are none.
+    pub fn unreachable(&self) -> Option<RangeInclusive<u64>> {
+        let newest = self.newest.as_ref().map_or(0, |newest| newest.number);
+        (self.last > newest).then(|| newest + 1..=self.last)
+    }
+
+    /// Fails if one of the newest heads is damaged: nothing may be stored behind it.
+    pub(crate) fn is_sound(&self) -> Result<()> {
+        self.damage.first().map_or(Ok(()), |first| {
+            Err(Error::NeedsRepair {
+                damage: first.to_string(),
+            })
+        })
     }
 
     /// The moments, in the order in which they were stored.
@@ -304,8 +305,10 @@ impl Catalogue {
         (epoch, writer): (u64, &Writer),
         whole: bool,
     ) -> Result<(Head, Bytes)> {
-        let number = self.newest.as_ref().map_or(0, |newest| newest.number) + 1;
-        let whole = whole || number.is_multiple_of(HEADS_TOGETHER);
+        let number = self.last + 1;
+        let after = self.unreachable().and(self.newest.as_ref());
+        let after = after.map(|newest| newest.number);
+        let whole = whole || after.is_some() || number.is_multiple_of(HEADS_TOGETHER);
         let base = self.base.filter(|_| !whole);
         if base.is_none() {
             self.forget_unused();
@@ -322,6 +325,7 @@ impl Catalogue {
             root: self.anchor.hash,
             number,
             previous: self.newest.as_ref().map(|newest| newest.hash),
+            after,
             epoch,
             writer: writer.clone(),
             base,
@@ -336,6 +340,8 @@ impl Catalogue {
     pub(crate) fn stored(&mut self, head: Head, bytes: &Bytes) {
         let (hash, size) = (Hash::of(bytes), Head::size(bytes));
         self.size.1 = size;
+        self.last = head.number;
+        self.damage.clear();
         if head.base.is_none() {
             self.size = (size, 0);
             self.base = Some(Base {

@@ -9,13 +9,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 
-use crate::catalogue::{Catalogue, read_head};
+use crate::catalogue::Catalogue;
 use crate::error::{Error, Result};
 use crate::format::head::Layer;
 use crate::format::layer::Index;
-use crate::format::{Hash, MAX_OBJECT, gone_name, head_name, head_number, layer_of, object_name};
+use crate::format::{Hash, MAX_OBJECT, layer_of, object_name};
 use crate::image::{check_layers, read_index, verify_object};
 use crate::seal::Seal;
+use crate::search::for_each_pair;
 use crate::store::Store;
 use crate::watch::Watch;
 
@@ -24,7 +25,7 @@ use crate::watch::Watch;
 pub struct Report {
     /// Damage, in words.
     pub problems: Vec<String>,
-    /// Heads that were read.
+    /// Heads that were checked, each with its copy.
     pub heads: u64,
     /// Moments that are kept.
     pub moments: u64,
@@ -59,7 +60,7 @@ pub fn check(
         catalogue,
         report: Report::default(),
     };
-    check.heads()?;
+    check.heads(watch)?;
     check.presence(&used)?;
     if contents {
         watch.expect(used.values().map(|layer| layer.bytes).sum());
@@ -100,47 +101,34 @@ impl Check<'_> {
         }
     }
 
-    /// Every head has the hash of the one before it, down to those that were deleted.
-    fn heads(&mut self) -> Result<()> {
-        let listed = self.store.list("heads")?;
-        let there: BTreeSet<u64> = listed.iter().filter_map(|h| head_number(&h.name)).collect();
-        let mut number = self.catalogue.newest().map_or(0, |newest| newest.number);
-        let mut expected = self.catalogue.newest().map(|newest| newest.hash);
-        while let Some(hash) = expected {
-            let read = read_head(self.store, self.catalogue.anchor(), number);
-            match self.found(read)? {
-                Some(Some(found)) => {
-                    self.report.heads += 1;
-                    if found.hash != hash {
-                        let problem = "it is not the head that the next one follows";
-                        self.report
-                            .problems
-                            .push(format!("{}: {problem}", head_name(number)));
-                    }
-                    expected = found.head.previous;
+    /// Every head has the hash of the one before it, down to those that were deleted. Copies may be
+    /// missing: earlier programs stored none.
+    fn heads(&mut self, watch: &dyn Watch) -> Result<()> {
+        let known = self.catalogue.damage().iter();
+        let mut told: BTreeSet<String> = known.map(|damage| damage.object.clone()).collect();
+        let problems = self.catalogue.damage().iter().map(ToString::to_string);
+        self.report.problems.extend(problems);
+        let Some(newest) = self.catalogue.newest() else {
+            return Ok(());
+        };
+        let (store, anchor) = (self.store, self.catalogue.anchor());
+        for_each_pair(store, anchor, (newest.number, newest.hash), |pair| {
+            watch.go_on()?;
+            self.report.heads += 1;
+            for damage in pair.damage() {
+                if told.insert(damage.object.clone()) {
+                    self.report.problems.push(damage.to_string());
                 }
-                Some(None) => {
-                    self.report
-                        .problems
-                        .push(Error::Missing(head_name(number)).to_string());
-                    return Ok(());
-                }
-                None => return Ok(()),
             }
-            number -= 1;
-            let is_old = !there.contains(&number) || number == 0;
-            if number == 0 || is_old && self.store.size(&gone_name(number))?.is_some() {
-                return Ok(());
-            }
-        }
-        Ok(())
+            Ok(())
+        })
     }
 
     /// All objects are there with their sizes; others are garbage.
     fn presence(&mut self, used: &BTreeMap<u64, &Layer>) -> Result<()> {
         let mut sizes: BTreeMap<String, u64> = BTreeMap::new();
         let names: BTreeSet<&str> = used.values().map(|layer| layer.name.as_str()).collect();
-        for found in self.store.list("layers")? {
+        for found in self.store.list("layers", usize::MAX)? {
             match layer_of(&found.name).is_some_and(|(layer, _)| names.contains(layer)) {
                 true => {
                     sizes.insert(format!("layers/{}", found.name), found.size);

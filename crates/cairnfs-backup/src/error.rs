@@ -41,6 +41,15 @@ pub enum Error {
         /// What is wrong.
         why: String,
     },
+    /// The newest head, or the one that it adds to, cannot be read as it was stored.
+    #[error(
+        "{damage}; nothing is stored behind it: run `cairnfs backup repair URL`, which puts it back \
+         or goes on with the moments that can be reached"
+    )]
+    NeedsRepair {
+        /// The first damaged object.
+        damage: String,
+    },
     /// An object that a moment needs is not there.
     #[error("{0} is missing: it was deleted by something else than `cairnfs backup prune`")]
     Missing(String),
@@ -175,7 +184,10 @@ impl Error {
     pub fn is_damage(&self) -> bool {
         matches!(
             self,
-            Self::Damaged { .. } | Self::Missing(_) | Self::Format { .. }
+            Self::Damaged { .. }
+                | Self::NeedsRepair { .. }
+                | Self::Missing(_)
+                | Self::Format { .. }
         )
     }
 }
@@ -198,7 +210,7 @@ fn words(error: &object_store::Error) -> String {
 }
 
 /// Whether the store has no space left.
-fn is_full(error: &object_store::Error) -> bool {
+pub(crate) fn is_full(error: &object_store::Error) -> bool {
     let mut at: Option<&(dyn StdError + 'static)> = Some(error);
     while let Some(error) = at {
         let kind = error.downcast_ref::<io::Error>().map(io::Error::kind);

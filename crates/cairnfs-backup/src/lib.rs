@@ -7,7 +7,8 @@
 //! `docs/backup.md` the use.
 //!
 //! [`Shipper`] stores moments of a [`Source`], [`Image`] and [`restore()`] get them back,
-//! [`MomentDevice`] reads one from the store, [`check()`] and [`prune()`] take care.
+//! [`MomentDevice`] reads one from the store, [`check()`] and [`prune()`] take care, [`repair()`] goes on
+//! where heads are damaged.
 
 #![deny(missing_docs)]
 
@@ -24,9 +25,11 @@ mod image;
 mod keep;
 mod pack;
 mod prune;
+mod repair;
 mod restore;
 mod runs;
 mod seal;
+mod search;
 mod ship;
 mod store;
 mod url;
@@ -42,8 +45,10 @@ pub use error::{Error, Result};
 pub use image::Image;
 pub use keep::Keep;
 pub use prune::{PruneOptions, Pruned, prune};
+pub use repair::{Repaired, repair};
 pub use restore::restore;
 pub use seal::{Key, NewKey, Seal};
+pub use search::Damage;
 pub use ship::{Checkpoint, EachRun, Shipped, Shipper, Source};
 pub use store::{Asked, Store};
 pub use url::{Place, absolute, environment, open};

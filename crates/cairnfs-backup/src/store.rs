@@ -120,7 +120,8 @@ impl Store {
         self
     }
 
-    fn has_ended(&self) -> bool {
+    /// Whether answers are not waited for any longer.
+    pub(crate) fn has_ended(&self) -> bool {
         self.ended.load(Ordering::Relaxed)
     }
 
@@ -170,6 +171,9 @@ impl Store {
         F: Future<Output = Result<T, StoreError>>,
     {
         let mut pause = self.pause;
+        if self.has_ended() {
+            return Err(Error::Interrupted);
+        }
         for _ in 1..ATTEMPTS {
             match self.wait(request()) {
                 Err(_) if self.has_ended() => return Err(Error::Interrupted),
@@ -297,14 +301,14 @@ impl Store {
         self.ask("cannot find", name, head)
     }
 
-    /// The objects in a folder, in order.
+    /// The objects in a folder, in order; not more than `most`.
     ///
     /// # Errors
-    /// The store does not answer.
-    pub fn list(&self, folder: &str) -> Result<Vec<Listed>> {
+    /// The store does not answer; there are more objects.
+    pub fn list(&self, folder: &str, most: usize) -> Result<Vec<Listed>> {
         let path = self.path(folder);
         let list = || async {
-            let objects = self.inner.list(Some(&path));
+            let objects = self.inner.list(Some(&path)).take(most.saturating_add(1));
             let named = objects.try_filter_map(|found| async move {
                 Ok(found.location.filename().map(|name| Listed {
                     name: name.to_owned(),
@@ -314,6 +318,10 @@ impl Store {
             named.try_collect::<Vec<_>>().await
         };
         let mut found = self.ask("cannot list", folder, list)?;
+        if found.len() > most {
+            let why = format!("more than {most} objects are there");
+            return Err(Error::damaged(folder, why));
+        }
         found.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(found)
     }

@@ -12,15 +12,16 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::catalogue::{Anchor, Catalogue, read_head, read_root};
-use crate::error::{Error, Result};
+use crate::catalogue::{Catalogue, read_root};
+use crate::error::{Error, Result, is_full};
 use crate::format::head::{Head, Writer as Name};
 use crate::format::root::{self, Root};
 use crate::format::{
-    FORMAT, HEADS_TOGETHER, Hash, MAX_OBJECT, gone_name, head_name, head_number, layer_of,
-    new_layer, random_name,
+    FORMAT, HEADS_TOGETHER, Hash, MAX_OBJECT, copy_name, gone_name, head_name, layer_of, new_layer,
+    random_name,
 };
 use crate::seal::{Key, NewKey, Seal};
+use crate::search::{Anchor, listed};
 use crate::store::{Put, Store};
 
 /// What a writer is and wants.
@@ -66,6 +67,7 @@ impl Writer {
             run: random_name()?,
         };
         let catalogue = same_root(Catalogue::open(&store)?, &anchor)?;
+        catalogue.is_sound()?;
         let other = catalogue.newest().map(|newest| newest.writer.name.clone());
         match other.filter(|other| *other != name.name && !options.take_over) {
             Some(writer) => Err(Error::OtherWriter { writer }),
@@ -77,9 +79,19 @@ impl Writer {
     /// afterwards.
     ///
     /// # Errors
-    /// There is no backup, or the store fails.
+    /// There is no backup, its newest head is damaged, or the store fails.
     pub fn open_for_care(store: Arc<Store>, key: Option<Key>) -> Result<Self> {
         let catalogue = Catalogue::open(&store)?;
+        catalogue.is_sound()?;
+        Self::of_last(store, catalogue, key)
+    }
+
+    /// One that goes on from what could be read, under the name of the last writer.
+    pub(crate) fn of_last(
+        store: Arc<Store>,
+        catalogue: Catalogue,
+        key: Option<Key>,
+    ) -> Result<Self> {
         let writer = catalogue.newest().map(|newest| newest.writer.name.clone());
         let options = WriterOptions {
             name: writer.unwrap_or_default(),
@@ -117,6 +129,7 @@ impl Writer {
     /// A writer of another name has begun, or the store fails.
     pub fn reopen(&mut self) -> Result<()> {
         let catalogue = same_root(Catalogue::open(&self.store)?, self.catalogue.anchor())?;
+        catalogue.is_sound()?;
         let other = catalogue.newest().map(|newest| newest.writer.name.clone());
         if let Some(writer) = other.filter(|other| *other != self.name.name) {
             return Err(Error::Lost { writer });
@@ -158,7 +171,7 @@ impl Writer {
     /// Another one has begun at the same time, or the store fails.
     pub fn begin(&mut self) -> Result<()> {
         if self.epoch.is_none() {
-            let epoch = self.catalogue.newest().map_or(0, |newest| newest.epoch) + 1;
+            let epoch = self.catalogue.next_epoch();
             self.store_head(epoch, false)?;
             self.epoch = Some(epoch);
         }
@@ -173,7 +186,7 @@ impl Writer {
 
     /// The number of the next head.
     pub(crate) fn next_number(&self) -> u64 {
-        self.catalogue.newest().map_or(0, |newest| newest.number) + 1
+        self.catalogue.last() + 1
     }
 
     /// Stores what the catalogue has become.
@@ -207,7 +220,14 @@ impl Writer {
             return Err(self.lost());
         }
         self.catalogue.stored(head, &bytes);
-        Ok(())
+        let copy = copy_name(number);
+        match self.store.put_new(&copy, &bytes) {
+            Put::Stored | Put::Exists => Ok(()),
+            // A prune, which makes space, must be able to go on.
+            Put::Unclear(why) if is_full(&why) => Ok(()),
+            Put::Unclear(_) if self.store.has_ended() => Err(Error::Interrupted),
+            Put::Unclear(why) => Err(Error::store("cannot store", copy, why)),
+        }
     }
 
     /// Whether the head that is there is the one that was to be stored: the store may have done it
@@ -231,16 +251,23 @@ impl Writer {
     /// Deletes heads that are told by a later whole one: all with the same mark, but not the last ones.
     fn delete_heads(&self) -> Result<()> {
         let first = self.catalogue.base_number() / HEADS_TOGETHER * HEADS_TOGETHER;
-        let listed = self.store.list("heads")?;
-        let numbers = listed.iter().filter_map(|found| head_number(&found.name));
-        let old: Vec<u64> = numbers.filter(|number| *number < first).collect();
-        let marks: BTreeSet<String> = old.iter().map(|number| gone_name(*number)).collect();
+        let old = |folder| -> Result<Vec<u64>> {
+            Ok(listed(&self.store, folder)?
+                .range(..first)
+                .copied()
+                .collect())
+        };
+        let (heads, copies) = (old("heads")?, old("copies")?);
+        let numbers = heads.iter().chain(&copies);
+        let marks: BTreeSet<String> = numbers.map(|number| gone_name(*number)).collect();
         for mark in marks {
             self.store.put(&mark, Bytes::new())?;
         }
-        let names: Vec<String> = old.into_iter().map(head_name).collect();
+        let heads = heads.into_iter().map(head_name);
+        let names: Vec<String> = heads.chain(copies.into_iter().map(copy_name)).collect();
         self.store.delete(&names)?;
         self.store.sweep("heads");
+        self.store.sweep("copies");
         Ok(())
     }
 
@@ -257,7 +284,7 @@ impl Writer {
         let is_garbage = |name: &str| {
             layer_of(name).is_some_and(|(layer, of)| of <= epoch && !used.contains(layer))
         };
-        let listed = self.store.list("layers")?;
+        let listed = self.store.list("layers", usize::MAX)?;
         let garbage: Vec<_> = listed
             .iter()
             .filter(|found| is_garbage(&found.name))
@@ -279,7 +306,7 @@ impl Writer {
     /// # Errors
     /// It is not: [`Error::Lost`].
     pub fn check(&self) -> Result<()> {
-        match read_head(&self.store, self.catalogue.anchor(), self.next_number())? {
+        match self.store.size(&head_name(self.next_number()))? {
             None => Ok(()),
             Some(_) => Err(self.lost()),
         }

@@ -10,8 +10,8 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    FORMAT, Hash, MAX_BLOCKS, MAX_OBJECT, MAX_UNPACKED, OBJECT_BLOCKS, layer_of, object_name,
-    packed, unpacked, unpacked_size,
+    FORMAT, Hash, MAX_BLOCKS, MAX_NUMBER, MAX_OBJECT, MAX_UNPACKED, OBJECT_BLOCKS, layer_of,
+    object_name, packed, unpacked, unpacked_size,
 };
 use crate::error::{Error, Result};
 
@@ -31,6 +31,9 @@ pub struct Head {
     pub number: u64,
     /// The hash of the head before it; `None` for the first one.
     pub previous: Option<Hash>,
+    /// The number of the head before it, if a repair has left out heads that could not be read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after: Option<u64>,
     /// How often a writer has begun.
     pub epoch: u64,
     /// Who wrote it.
@@ -114,6 +117,11 @@ impl Layer {
 }
 
 impl Head {
+    /// The number of the head that `previous` is the hash of.
+    pub fn before(&self) -> u64 {
+        self.after.unwrap_or(self.number.saturating_sub(1))
+    }
+
     /// The object.
     ///
     /// # Errors
@@ -144,11 +152,17 @@ impl Head {
         struct Version {
             format: u32,
         }
-        let body = bytes
-            .split_first_chunk()
-            .filter(|(hash, body)| Hash::of(body).0 == **hash)
-            .map(|(_, body)| body)
-            .ok_or_else(|| Error::damaged(object, "it is not what its hash says"))?;
+        let (expected, body) = bytes.split_first_chunk().ok_or_else(|| {
+            let length = bytes.len();
+            Error::damaged(object, format!("{length} bytes are no head"))
+        })?;
+        let (expected, found) = (Hash(*expected), Hash::of(body));
+        if found != expected {
+            return Err(Error::damaged(
+                object,
+                format!("its contents should have the hash {expected}, and have {found}"),
+            ));
+        }
         let text = unpacked(object, body)?;
         let wrong = |e| Error::damaged(object, e);
         let version: Version = serde_json::from_slice(&text).map_err(wrong)?;
@@ -165,8 +179,17 @@ impl Head {
     }
 
     fn check(&self) -> Result<(), &'static str> {
-        if self.base.is_some_and(|base| base.number >= self.number) {
+        let is_before = |number: u64| (1..self.number).contains(&number);
+        if !(1..=MAX_NUMBER).contains(&self.number) || self.epoch > MAX_NUMBER {
+            return Err("its number or epoch cannot be");
+        }
+        if self.base.is_some_and(|base| !is_before(base.number)) {
             return Err("it adds to a later head");
+        }
+        if let Some(after) = self.after
+            && (self.base.is_some() || !is_before(after))
+        {
+            return Err("it leaves out heads, and is not whole or not behind them");
         }
         if self.previous.is_none() != (self.number == 1) {
             return Err("the hash of the head before it is missing, or there is none before it");

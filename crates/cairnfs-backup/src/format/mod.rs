@@ -41,6 +41,11 @@ pub const MAX_RUNS: usize = 1 << 20;
 /// Heads that share one mark when they are deleted; the first one of them is whole.
 pub const HEADS_TOGETHER: u64 = 256;
 
+/// The greatest number of a head; a greater one is refused, so that numbers can be added to.
+pub const MAX_NUMBER: u64 = 1 << 60;
+/// Most heads, or copies of heads, that a store may list.
+pub const MAX_HEADS: usize = 1 << 16;
+
 /// A SHA-256, in JSON as hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
@@ -130,10 +135,16 @@ pub fn head_name(number: u64) -> String {
     format!("heads/{number:020}")
 }
 
-/// The number of a head, from its name without folders.
+/// The name of the second object with the bytes of a head.
+pub fn copy_name(number: u64) -> String {
+    format!("copies/{number:020}")
+}
+
+/// The number of a head, from its name, or that of its copy, without folders.
 pub fn head_number(name: &str) -> Option<u64> {
     let is_one = name.len() == 20 && name.bytes().all(|b| b.is_ascii_digit());
-    is_one.then(|| name.parse().ok()).flatten()
+    let number = is_one.then(|| name.parse().ok()).flatten();
+    number.filter(|number| (1..=MAX_NUMBER).contains(number))
 }
 
 /// The name of the mark that heads with this number, and those beside it, may have been deleted.

@@ -10,6 +10,7 @@
 )]
 
 mod crashes;
+mod heads;
 mod hostile;
 mod scale;
 mod sealed;

@@ -53,7 +53,7 @@ fn a_layer_of_many_objects_comes_back() {
 }
 
 #[test]
-fn a_backup_in_a_series_needs_three_requests_and_opening_few() {
+fn a_backup_in_a_series_needs_four_requests_and_opening_few() {
     let (objects, volume) = (Objects::default(), Volume::new("v", 5_000));
     volume.write(0, 2_000, 1);
     let store = objects.client(Trouble::None);
@@ -67,8 +67,8 @@ fn a_backup_in_a_series_needs_three_requests_and_opening_few() {
         least = least.min(store.asked().requests - before);
     }
     assert_eq!(
-        least, 3,
-        "the layer, the head, and a look whether its number was used up"
+        least, 4,
+        "the layer, the head, whether its number was used up, and the copy"
     );
 
     let store = objects.client(Trouble::None);
@@ -76,8 +76,8 @@ fn a_backup_in_a_series_needs_three_requests_and_opening_few() {
     assert_eq!(catalogue.moments().len(), 601);
     assert_eq!(
         store.asked().requests,
-        5,
-        "root, list, head, one behind it, whole head"
+        6,
+        "root, lists of heads and copies, one behind them, head, whole head"
     );
     for moment in catalogue.moments() {
         assert!(moment.layers.len() <= 25, "{moment:?}");

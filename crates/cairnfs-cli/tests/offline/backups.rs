@@ -101,6 +101,62 @@ fn check_finds_damage_and_prune_leaves_what_the_rules_keep() {
     p.fails(&["restore-from", "b", "missing"], 1, "is missing");
 }
 
+/// The file of a damaged object has one other bit.
+fn flip(p: &Place, name: &str) {
+    let mut bytes = fs::read(p.path(name)).unwrap();
+    let last = bytes.last_mut().unwrap();
+    *last ^= 1;
+    fs::write(p.path(name), bytes).unwrap();
+}
+
+#[test]
+fn damaged_heads_are_put_back_or_cost_the_moments_that_they_had() {
+    let p = with_moments();
+    let list = p.json(&["backup", "list", "--json", "b"]);
+    let newest = list["head"].as_u64().unwrap();
+    assert_eq!(list["unreachable"], serde_json::Value::Null);
+    let (head, copy) = (
+        format!("heads/{newest:020}"),
+        format!("copies/{newest:020}"),
+    );
+
+    flip(&p, &format!("b/{head}"));
+    let out = p.run(&["restore-from", "b", "covered"]);
+    let text = String::from_utf8_lossy(&out.stderr);
+    assert!(out.status.success() && text.contains(&head), "{text}");
+    assert_eq!(contents(&p, "covered"), "three");
+    p.fails(&["backup", "v.img", "b"], 1, "cairnfs backup repair URL");
+    assert!(p.ok(&["backup", "repair", "b"]).contains(&head));
+    assert!(p.ok(&["backup", "check", "b"]).contains("clean"));
+
+    flip(&p, &format!("b/{head}"));
+    flip(&p, &format!("b/{copy}"));
+    let list = p.json(&["backup", "list", "--json", "b"]);
+    assert_eq!(list["unreachable"], serde_json::json!([newest, newest]));
+    assert_eq!(list["damaged"].as_array().unwrap().len(), 2);
+    assert_eq!(list["moments"].as_array().unwrap().len(), 2);
+    let report = p.run(&["backup", "check", "--json", "b"]);
+    assert_eq!(report.status.code(), Some(4));
+    let report: serde_json::Value = serde_json::from_slice(&report.stdout).unwrap();
+    assert_eq!(report["problems"].as_array().unwrap().len(), 2, "{report}");
+    assert_eq!(report["unreachable"], serde_json::json!([newest, newest]));
+    let out = p.run(&["restore-from", "b", "older"]);
+    let text = String::from_utf8_lossy(&out.stderr);
+    assert!(text.contains("cannot be reached"), "{text}");
+    assert_eq!(contents(&p, "older"), "two");
+
+    let repaired = p.run(&["backup", "repair", "--json", "b"]);
+    assert_eq!(repaired.status.code(), Some(4));
+    let repaired: serde_json::Value = serde_json::from_slice(&repaired.stdout).unwrap();
+    assert_eq!(repaired["head"], newest + 1);
+    assert_eq!(repaired["moments"], 2);
+    p.ok(&["backup", "v.img", "b"]);
+    p.ok(&["restore-from", "b", "again"]);
+    assert_eq!(contents(&p, "again"), "three");
+    assert!(p.ok(&["backup", "check", "b"]).contains("clean"));
+    p.ok(&["backup", "repair", "b"]);
+}
+
 #[test]
 fn encrypted_backup_needs_its_passphrase() {
     let p = Place::with_volume();

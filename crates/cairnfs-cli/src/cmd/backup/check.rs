@@ -2,6 +2,7 @@
 //! a moment is a sound volume.
 
 use std::io::{self, Write};
+use std::ops::RangeInclusive;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -72,6 +73,8 @@ pub struct Args {
 struct Json<'a> {
     clean: bool,
     problems: &'a [String],
+    /// The first and the last moment that cannot be reached, by their numbers.
+    unreachable: Option<(u64, u64)>,
     heads: u64,
     moments: u64,
     layers: u64,
@@ -117,7 +120,11 @@ pub fn run(args: &Args) -> Result<ExitCode, AnyError> {
         }
         checked = Some(moment);
     }
-    tell(args, &report, checked.as_ref())?;
+    let lost = opened
+        .catalogue
+        .unreachable()
+        .map(RangeInclusive::into_inner);
+    tell(args, &report, lost, checked.as_ref())?;
     Ok(ExitCode::from(match report.problems.is_empty() {
         true => 0,
         false => ERRORS,
@@ -171,11 +178,17 @@ fn check_device(args: &Args, device: &dyn Device) -> Result<Vec<String>, Error> 
         .collect())
 }
 
-fn tell(args: &Args, report: &Report, checked: Option<&Moment>) -> Result<(), AnyError> {
+fn tell(
+    args: &Args,
+    report: &Report,
+    unreachable: Option<(u64, u64)>,
+    checked: Option<&Moment>,
+) -> Result<(), AnyError> {
     if args.json {
         return output::json(&Json {
             clean: report.problems.is_empty(),
             problems: &report.problems,
+            unreachable,
             heads: report.heads,
             moments: report.moments,
             layers: report.layers,

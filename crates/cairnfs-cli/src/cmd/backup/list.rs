@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use jiff::tz::TimeZone;
 use serde::Serialize;
 
-use super::{KeyArgs, Opened};
+use super::{Damaged, KeyArgs, Opened};
 use crate::failure::AnyError;
 use crate::output::{self, counted, local_time, utc_time};
 use crate::size::human;
@@ -34,7 +34,7 @@ pub struct Args {
 }
 
 #[derive(Serialize)]
-struct List {
+struct List<'a> {
     backup: String,
     volume: String,
     encrypted: bool,
@@ -42,6 +42,9 @@ struct List {
     head: Option<u64>,
     hash: Option<String>,
     bytes: u64,
+    damaged: Vec<Damaged<'a>>,
+    /// The first and the last moment that cannot be reached, by their numbers.
+    unreachable: Option<(u64, u64)>,
     moments: Vec<Row>,
 }
 
@@ -76,6 +79,8 @@ pub fn run(args: &Args) -> Result<ExitCode, AnyError> {
         head: newest.map(|newest| newest.number),
         hash: newest.map(|newest| newest.hash.to_string()),
         bytes: catalogue.layers().values().map(|layer| layer.bytes).sum(),
+        damaged: catalogue.damage().iter().map(Damaged::of).collect(),
+        unreachable: catalogue.unreachable().map(|lost| lost.into_inner()),
         moments: rows.collect(),
     };
     if args.json {

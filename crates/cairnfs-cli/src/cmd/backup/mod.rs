@@ -7,9 +7,11 @@ mod check;
 mod list;
 pub mod now;
 mod prune;
+mod repair;
 
 use std::fmt::Display;
 use std::fs;
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -18,8 +20,9 @@ use std::time::SystemTime;
 use cairnfs::Time;
 use cairnfs::refs::time_named;
 use cairnfs_backup::format::head::Moment;
-use cairnfs_backup::{Catalogue, Error, Key, Place, Seal, Store, Watch, environment};
+use cairnfs_backup::{Catalogue, Damage, Error, Key, Place, Seal, Store, Watch, environment};
 use jiff::tz::TimeZone;
+use serde::Serialize;
 
 use crate::failure::{AnyError, Failure, io_text, shown};
 use crate::output::Progress;
@@ -33,6 +36,7 @@ Examples:
   cairnfs backup list s3://bucket/disk
   cairnfs backup check s3://bucket/disk
   cairnfs backup prune s3://bucket/disk --keep-daily 7 --keep-weekly 5
+  cairnfs backup repair s3://bucket/disk             if its newest head is damaged
   cairnfs restore-from s3://bucket/disk new.img --at 10:30
   cairnfs mount --at 10:30 s3://bucket/disk ~/then   look into it without restoring
 
@@ -47,7 +51,8 @@ The first backup stores the whole volume, with all branches and snapshots; each
 further one what has changed. A mounted volume goes on meanwhile. A backup that
 is interrupted leaves no moment, and what it has stored is removed by the next
 prune. A backup has one writer: another machine or path is refused without
---take-over. A volume that is called list, check or prune is ./list and so on.
+--take-over. A volume that is called list, check, prune or repair is
+./list and so on.
 
 Exit codes: 0 stored, or nothing has changed; 1 not stored; 2 wrong arguments.";
 
@@ -67,6 +72,7 @@ enum Care {
     List(list::Args),
     Check(check::Args),
     Prune(prune::Args),
+    Repair(repair::Args),
 }
 
 /// Runs the command.
@@ -75,6 +81,7 @@ pub fn run(args: Args) -> Result<ExitCode, AnyError> {
         (Some(Care::List(args)), _) => list::run(&args),
         (Some(Care::Check(args)), _) => check::run(&args),
         (Some(Care::Prune(args)), _) => prune::run(&args),
+        (Some(Care::Repair(args)), _) => repair::run(&args),
         (None, Some(mut now)) => {
             now.prepare()?;
             verbs::run(&Verb::Backup(now))
@@ -162,13 +169,22 @@ pub struct Opened {
 }
 
 impl Opened {
-    /// Opens the backup at a URL.
+    /// Opens the backup at a URL. Warns of damaged heads, and of moments that cannot be reached.
     ///
     /// # Errors
     /// There is none, the key does not fit, or the store fails.
     pub fn open(url: &str, key: &KeyArgs) -> Result<Self, Failure> {
         let store = open_store(url)?;
         let catalogue = Catalogue::open(&store).map_err(|e| failure(url, &e))?;
+        for damage in catalogue.damage() {
+            warn(&format!("{url}: {damage}{}", covered(damage)));
+        }
+        if let Some(lost) = catalogue.unreachable() {
+            warn(&format!(
+                "{url}: {}",
+                unreachable(*lost.start(), *lost.end())
+            ));
+        }
         let seal = Seal::of(catalogue.root().encryption.as_ref(), key.key()?.as_ref());
         let seal = seal.map_err(|e| failure(url, &e))?;
         Ok(Self {
@@ -191,6 +207,49 @@ impl Opened {
         let moment = self.catalogue.moment_at(time);
         moment.cloned().map_err(|e| failure(url, &e))
     }
+}
+
+/// A damaged head or copy, as JSON.
+#[derive(Serialize)]
+struct Damaged<'a> {
+    object: &'a str,
+    why: &'a str,
+    /// Whether the other one of the two was read in its place.
+    covered: bool,
+}
+
+impl<'a> Damaged<'a> {
+    fn of(damage: &'a Damage) -> Self {
+        Self {
+            object: &damage.object,
+            why: &damage.why,
+            covered: damage.is_covered,
+        }
+    }
+}
+
+/// What covers the damage.
+fn covered(damage: &Damage) -> &'static str {
+    match damage.is_covered {
+        true => "; the other one of the two was read (`cairnfs backup repair` puts it back)",
+        false => "",
+    }
+}
+
+/// Which moments cannot be reached.
+fn unreachable(first: u64, last: u64) -> String {
+    let which = match first == last {
+        true => format!("what head {first} has added"),
+        false => format!("what the heads {first} to {last} have added"),
+    };
+    format!(
+        "moments with numbers from {first} on cannot be reached: {which} cannot be read; older          moments can (`cairnfs backup list`), and `cairnfs backup repair` goes on from them"
+    )
+}
+
+fn warn(text: &str) {
+    // Nobody is left to be told that standard error failed.
+    let _ = writeln!(io::stderr(), "cairnfs: warning: {text}");
 }
 
 /// The store at a URL that must have a backup.
