@@ -5,12 +5,13 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::PoisonError;
 use std::thread;
 
 use cairnfs_fuse::mountinfo::{self, MountEntry};
 
 use crate::life::private;
-use crate::place::{Place, able, arg, said, succeed};
+use crate::place::{MOUNT_COPIES, Place, able, arg, said, succeed};
 use crate::verbs::names;
 
 /// Runs `cairnfs try` with words in a directory of the mount.
@@ -420,6 +421,56 @@ fn several_forks_at_once_see_only_their_own() {
     });
     assert_eq!(names(&place), ["main", "w0", "w1", "w2", "w3"]);
     assert!(!place.at("d/all").exists());
+    place.finish();
+}
+
+/// Where `/` is private, the kernel does not remove the copies of mounts in other namespaces.
+#[test]
+fn another_volume_is_unmounted_while_a_program_works() {
+    if !able(&["mkfifo"]) {
+        return;
+    }
+    let _copies = MOUNT_COPIES.write().unwrap_or_else(PoisonError::into_inner);
+    let (place, mut unused, mut used, below) = (begun(), begun(), begun(), Place::new("16M"));
+    fs::create_dir(place.at("below")).unwrap();
+    let (volume, dir) = (below.volume(), place.at("below"));
+    below.ok(&["mount", arg(&volume), arg(&dir)]);
+    let gate = Gate::new(&place, "works");
+    let file = arg(&used.at("d/f")).to_owned();
+    let script = format!(
+        "exec 3< {file}; {}; cat {} <&3; exec 3<&-; {}",
+        gate.script(),
+        arg(&unused.at("d/f")),
+        gate.script()
+    );
+    let output = thread::scope(|scope| {
+        let tried = scope.spawn(|| attempt(&place, "d", &["--drop", "sh", "-c", &script]));
+        gate.wait();
+        below.ok(&["umount", "--timeout", "590", arg(&dir)]);
+        unused.umount();
+        // What the program has open stays, and the message names the process. Where the system
+        // propagates mounts, the kernel knows that it is in use.
+        let words = ["umount", "--timeout", "3", "m"];
+        let refused = said(&used.command(&words).output().unwrap());
+        let is_busy = refused.contains("is busy");
+        for part in ["is still open", "in the mount namespace of", "(pid "] {
+            assert!(is_busy || refused.contains(part), "{refused}");
+        }
+        gate.open();
+        gate.wait();
+        match is_busy {
+            true => used.umount(),
+            false => used.wait_for_end(),
+        }
+        gate.open();
+        tried.join().unwrap()
+    });
+    // It does not see any more what is unmounted.
+    assert_eq!(text(&output.stdout), "");
+    assert!(text(&output.stderr).contains("No such file"), "{output:?}");
+    for place in [&unused, &used, &below] {
+        place.check();
+    }
     place.finish();
 }
 

@@ -78,7 +78,7 @@ fn show(base: &Path, fork: &Path) -> io::Result<()> {
     // mounted here is seen outside.
     let all = MountPropagationFlags::REC | MountPropagationFlags::DOWNSTREAM;
     mount_change("/", all)?;
-    leave_other_forks([base, fork]);
+    leave_unneeded([base, fork]);
     mount_bind(fork, base)?;
     // Whoever stays in the directory below goes on in the base.
     rustix::fs::accessat(
@@ -90,15 +90,23 @@ fn show(base: &Path, fork: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Gives up the copies that this namespace has of other forks' mounts: they would keep those in use.
-fn leave_other_forks(needed: [&Path; 2]) {
+/// Gives up the copies that this namespace has of other forks' mounts, and of those below the base, which
+/// the fork hides: they would keep these in use.
+fn leave_unneeded([base, fork]: [&Path; 2]) {
     let mounts = mountinfo::list(Path::new("/proc/self/mountinfo")).into_iter();
     let is_fork = |dir: &Path| {
         let name = dir.file_name().map(OsStrExt::as_bytes);
         name.is_some_and(|name| name.starts_with(PREFIX.as_bytes()))
     };
-    let is_other = |dir: &Path| is_fork(dir) && !needed.contains(&dir);
-    for mount in mounts.filter(|m| m.is_ours() && is_other(&m.mountpoint)) {
+    let is_unneeded = |dir: &Path| {
+        let is_hidden = dir.starts_with(base) && dir != base;
+        (is_fork(dir) || is_hidden) && ![base, fork].contains(&dir)
+    };
+    // Those that were mounted later are on those before.
+    for mount in mounts
+        .filter(|m| m.is_ours() && is_unneeded(&m.mountpoint))
+        .rev()
+    {
         // Not permitted in a user namespace. It is unmounted outside, then, or this program is waited for.
         let _ = unmount(&mount.mountpoint, UnmountFlags::DETACH);
     }

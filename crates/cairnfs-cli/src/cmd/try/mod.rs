@@ -2,9 +2,11 @@
 //! it did.
 //!
 //! Forks, mounts, compares and publishes as the other commands do; a mount and its end are left to them
-//! altogether. The program runs in [`inside`], what becomes of its work is decided in [`ending`].
+//! altogether. The program runs in [`inside`], unmounts go there by [`follower`], and what becomes of its
+//! work is decided in [`ending`].
 
 mod ending;
+mod follower;
 mod inside;
 
 use std::ffi::{OsStr, OsString};
@@ -30,6 +32,7 @@ use crate::handover::caller::{Call, Lease};
 use crate::handover::folder::SocketName;
 use crate::stage::Stage;
 use crate::verbs;
+use follower::Outside;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -254,13 +257,20 @@ impl Fork {
         }
         let signals = Signals::new([SIGINT, SIGQUIT, SIGTERM, SIGHUP]);
         let mut signals = signals.explain("handlers for signals")?;
+        let outside = Outside::see();
         let mut child = match command.spawn() {
             Ok(child) => child,
             Err(e) => return Ok(inside::not_executed(&args.command, &e)),
         };
+        let base = base.mounted.as_ref().map(|(dir, _)| dir.as_path());
+        let base = base.filter(|_| !args.beside);
+        let follower = outside
+            .zip(base)
+            .and_then(|(o, base)| o.follow(child.id(), base));
         let (handle, pid) = (signals.handle(), child.id());
         let passing = thread::spawn(move || pass_on(&mut signals, pid));
         let status = child.wait();
+        drop(follower);
         handle.close();
         // It ends with its signals.
         let _ = passing.join();
