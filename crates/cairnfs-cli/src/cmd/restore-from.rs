@@ -42,7 +42,8 @@ pub struct Args {
     /// The file to make
     #[arg(value_name = "NEW")]
     file: PathBuf,
-    /// The last moment that is not later than this [default: the newest one]
+    /// The last moment that is not later than this: 10:30, 2026-01-31, -5m or now
+    /// [default: the newest one]
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     at: Option<String>,
     #[command(flatten)]

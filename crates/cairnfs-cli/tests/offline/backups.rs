@@ -201,6 +201,12 @@ fn wrong_places_and_words_are_told() {
         1,
         "no moment is kept",
     );
+    p.fails(
+        &["backup", "check", "b", "--at", "-100d"],
+        1,
+        "no moment is kept",
+    );
+    p.ok(&["restore-from", "b", "newest", "--at", "now"]);
     fs::remove_file(p.path("v.img")).unwrap();
     p.ok(&["mkfs", "--size", "64M", "v.img"]);
     p.fails(&["backup", "v.img", "b"], 1, "give another prefix");

@@ -57,7 +57,7 @@ pub struct Args {
     #[arg(long, conflicts_with = "at")]
     drill: bool,
     /// Check the moment of this time instead of the newest one
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     at: Option<String>,
     #[command(flatten)]
     key: KeyArgs,

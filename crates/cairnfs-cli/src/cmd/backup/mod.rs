@@ -199,7 +199,7 @@ impl Opened {
     /// # Errors
     /// The time cannot be understood, or there is no such moment.
     pub fn moment(&self, url: &str, at: Option<&str>, zone: &TimeZone) -> Result<Moment, Failure> {
-        let time = at.filter(|at| *at != "latest").map(|at| {
+        let time = at.filter(|at| !["latest", "now"].contains(at)).map(|at| {
             let now = Time::from(SystemTime::now());
             time_named(at, now, zone).map_err(|e| Failure::new(at, e).code(2))
         });

@@ -19,7 +19,7 @@ use crate::failure::shown;
 #[derive(Debug, clap::Args)]
 pub(super) struct MomentArgs {
     /// Mount the moment of this time read-only from a backup, whose URL stands for VOLUME: a time
-    /// as for `restore-from`, or latest
+    /// as for `restore-from`, or latest or now
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     pub at: Option<String>,
     /// Bytes of the temporary file, in TMPDIR, for what was read of the backup
