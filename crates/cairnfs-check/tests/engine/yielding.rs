@@ -1,7 +1,7 @@
 //! Snapshots that give way before a call fails for want of space.
 
 use cairnfs::refs::REPLACED_KEPT;
-use cairnfs::{Error, PublishOptions, Volume};
+use cairnfs::{Error, Fallocate, PublishOptions, Volume};
 
 use crate::seen::assert_sound;
 use crate::snapshots::{fresh, kill, open, volume};
@@ -60,6 +60,37 @@ fn snapshots_give_way_one_after_another_and_others_never() {
     assert_eq!(names(&v), ["main", "mine"]);
     assert_eq!(v.read("f").unwrap(), vec![4; 13 * MIB]);
     drop(v);
+    fs.close().unwrap();
+    assert_sound(&*device, "at the end");
+}
+
+#[test]
+fn nothing_gives_way_for_what_the_volume_can_never_hold() {
+    let device = fresh(64 << 20);
+    let fs = open(&device);
+    let v = volume(&fs);
+    for n in 0..3_u8 {
+        v.write("f", vec![n; 4 * MIB]).unwrap();
+        v.snapshot(&format!("auto{n}")).unwrap();
+    }
+    fs.set_yielding(automatic);
+    let kept = names(&v);
+    let file = v.create_new_file("large").unwrap();
+    for what in [
+        Fallocate::Allocate { keep_size: false },
+        Fallocate::Allocate { keep_size: true },
+        Fallocate::ZeroRange { keep_size: false },
+    ] {
+        let refused = file.fallocate(0, 65 << 20, what).unwrap_err();
+        assert!(matches!(refused.cause(), Error::NoSpace), "{refused}");
+        assert_eq!(names(&v), kept);
+    }
+    assert_eq!(v.metadata("large").unwrap().len(), 0);
+    // What fits when they have given way is made.
+    let whole = Fallocate::Allocate { keep_size: false };
+    file.fallocate(0, 50 << 20, whole).unwrap();
+    assert!(names(&v).len() < kept.len());
+    drop((file, v));
     fs.close().unwrap();
     assert_sound(&*device, "at the end");
 }

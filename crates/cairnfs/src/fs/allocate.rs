@@ -88,6 +88,9 @@ impl FileSystem {
             .ok_or(Error::FileTooLarge)?;
         let inode = self.inode(ino)?;
         check_file(&inode.read())?;
+        if !matches!(what, Fallocate::PunchHole) {
+            self.check_fits(&inode, end.div_ceil(BLOCK) - offset / BLOCK)?;
+        }
         let change = Change {
             inode: &inode,
             what,
@@ -106,6 +109,15 @@ impl FileSystem {
             }
         }
         self.touch_if_untouched(&change)
+    }
+
+    /// Refuses a range for which the whole volume is too small, before anything gives way for it.
+    fn check_fits(&self, inode: &Inode, range: u64) -> Result<()> {
+        let has = attrs(&inode.read())?.blocks;
+        match range.saturating_sub(has) > self.statfs().blocks {
+            true => Err(Error::NoSpace),
+            false => Ok(()),
+        }
     }
 
     /// Locks the contents for one step. A large range may take long, so other threads may change
