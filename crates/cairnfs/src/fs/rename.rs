@@ -91,18 +91,19 @@ impl FileSystem {
         loop {
             let source = self.target(&from)?.ok_or(Error::NotFound)?;
             let target = self.target(&to)?;
-            match (mode, &target) {
+            let unchanged = match (mode, &target) {
                 (RenameMode::NoReplace | RenameMode::Whiteout { replace: false, .. }, Some(_)) => {
-                    return Err(Error::Exists);
+                    Some(Err(Error::Exists))
                 }
+                (_, Some(t)) if t.found.ino == source.found.ino => Some(Ok(None)),
                 (RenameMode::Exchange, None) => return Err(Error::NotFound),
-                _ => {}
-            }
-            if target
-                .as_ref()
-                .is_some_and(|t| t.found.ino == source.found.ino)
-            {
-                return Ok(None);
+                _ => None,
+            };
+            if let (Some(answer), Some(target)) = (unchanged, &target) {
+                if self.are_there((&from, &source), (&to, target))? {
+                    return answer;
+                }
+                continue;
             }
             let files = [Some(&source), target.as_ref()];
             for file in files.into_iter().flatten() {
@@ -149,6 +150,19 @@ impl FileSystem {
                 Err(e) => return Err(e),
             }
         }
+    }
+
+    /// Whether both entries are there at the same time. They were looked up one after the other: a
+    /// rename in between can have made the second one from the first one.
+    fn are_there(
+        &self,
+        (from, source): (&Side<'_>, &Target),
+        (to, target): (&Side<'_>, &Target),
+    ) -> Result<bool> {
+        let mut locked = Locked::new(&[&from.dir, &to.dir]);
+        let both = self.current_entry(&mut locked, from, source)?.is_some()
+            && self.current_entry(&mut locked, to, target)?.is_some();
+        Ok(both)
     }
 
     /// Refuses to move a directory into itself or one of its descendants. The answer holds while

@@ -223,6 +223,28 @@ fn name_replaced_by_rename_is_always_found() {
 }
 
 #[test]
+fn only_one_of_two_renames_claims_a_name() {
+    explore("fs: two renames of a name", Cost::Large, || {
+        wait_for_ever(true);
+        let volume = open(fresh());
+        volume.create("new").unwrap();
+        let claims = [RenameMode::Replace, RenameMode::NoReplace].map(|mode| {
+            let volume = Arc::clone(&volume);
+            thread::spawn(move || {
+                match volume.fs.rename(ROOT_INO, b"new", ROOT_INO, b"mine", mode) {
+                    Ok(()) => 1,
+                    Err(Error::NotFound) => 0,
+                    Err(other) => panic!("both names were never there: {other}"),
+                }
+            })
+        });
+        let claimed: u32 = claims.map(|thread| thread.join().unwrap()).iter().sum();
+        assert_eq!(claimed, 1);
+        volume.check(&["mine"]);
+    });
+}
+
+#[test]
 fn fsynced_data_survives_power_cut_with_its_name() {
     explore("fs: data, merges and power cuts", Cost::Large, || {
         wait_for_ever(true);
