@@ -243,7 +243,7 @@ fn unreachable(first: u64, last: u64) -> String {
         false => format!("what the heads {first} to {last} have added"),
     };
     format!(
-        "moments with numbers from {first} on cannot be reached: {which} cannot be read; older          moments can (`cairnfs backup list`), and `cairnfs backup repair` goes on from them"
+        "moments with numbers from {first} on cannot be reached: {which} cannot be read; older moments can (`cairnfs backup list`), and `cairnfs backup repair` goes on from them"
     )
 }
 
