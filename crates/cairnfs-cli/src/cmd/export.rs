@@ -3,12 +3,9 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, BufWriter, IsTerminal, Write};
-use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-
-use cairnfs::fs::inspect;
 
 use crate::cmd::import::finish;
 use crate::failure::{AnyError, Explain, Failure, shown};
@@ -17,11 +14,11 @@ use crate::output::Progress;
 use crate::spec::VolumePath;
 use crate::tree::host_sink::HostSink;
 use crate::tree::packed::{Method, Packer};
-use crate::tree::pending::Pending;
 use crate::tree::tar_out::TarSink;
 use crate::tree::typed::Typed;
 use crate::tree::volume_source::VolumeSource;
-use crate::tree::{CHUNK, Copier, Keep, descent, umask};
+use crate::tree::whole_file::WholeFile;
+use crate::tree::{CHUNK, Copier, Keep};
 use crate::volume::{Access, LastLink, Volume, split_last};
 
 const EXAMPLES: &str = "\
@@ -51,6 +48,10 @@ SIGINT, SIGTERM and SIGHUP end the export, and an incomplete archive or file is
 removed.
 
 Exit codes: 0 all was exported, 1 something was not, 2 wrong arguments.";
+
+/// What to do if an archive cannot be made under its name.
+const OTHERWISE: &str =
+    "use --force to overwrite it; to write an archive to a device: cairnfs export VOLUME - > FILE";
 
 /// Copy a tree out of a volume into a directory or tar archive
 #[derive(Debug, clap::Args)]
@@ -159,8 +160,8 @@ pub fn run(args: Args) -> Result<ExitCode, AnyError> {
             tell_lost(&progress, sink.lost_xattrs());
         }
         Some((Typed::Entry(place), method)) => {
-            let file = ArchiveFile::make(&place, name.clone(), args.force)?;
-            let out = (&file.file, method, name.as_str());
+            let file = WholeFile::make(&place, name.clone(), args.force, OTHERWISE)?;
+            let out = (file.file(), method, name.as_str());
             archive(&mut copier, &mut source, path, out, &progress)?;
             file.complete()?;
         }
@@ -194,66 +195,6 @@ fn archive(
     let out = sink.finish()?.finish().explain(name)?;
     let flushed = out.into_inner().map_err(|e| e.into_error());
     flushed.map(drop).explain(name)
-}
-
-/// An archive that is being written. If it replaces another archive, it gets its name only when
-/// it is complete. An incomplete archive is removed.
-pub struct ArchiveFile {
-    dir: OwnedFd,
-    pending: Pending,
-    file: File,
-    whole: bool,
-}
-
-impl ArchiveFile {
-    /// Begins a file at `path`, which messages call `shown`.
-    pub fn make(path: &Path, shown: String, force: bool) -> Result<Self, Failure> {
-        let (Some(above), Some(name)) = (path.parent(), path.file_name()) else {
-            return Err(Failure::new(shown, "is no name of a file"));
-        };
-        let dir = descent::open_named(above).explain(&shown)?;
-        let pending = Pending::new(dir.as_fd(), name.as_bytes(), shown.clone());
-        let pending = pending.map_err(|failure| {
-            failure.hint("to write an archive to it: cairnfs export VOLUME - > FILE")
-        })?;
-        if pending.replaces() && !force {
-            return Err(Failure::new(shown, "exists").hint("use --force to overwrite it"));
-        }
-        if pending.replaces() && inspect(path).is_ok() {
-            return Err(
-                Failure::new(shown, "is a CairnFS volume, and would be lost")
-                    .hint("give another name, or remove it first"),
-            );
-        }
-        let file = pending.file(dir.as_fd(), !umask() & 0o666)?;
-        Ok(Self {
-            dir,
-            pending,
-            file,
-            whole: false,
-        })
-    }
-
-    /// The file to write to.
-    pub fn file(&self) -> &File {
-        &self.file
-    }
-
-    /// Makes the file durable and gives it its name.
-    pub fn complete(mut self) -> Result<(), Failure> {
-        self.file.sync_all().explain(self.pending.shown())?;
-        self.pending.publish(self.dir.as_fd())?;
-        self.whole = true;
-        Ok(())
-    }
-}
-
-impl Drop for ArchiveFile {
-    fn drop(&mut self) {
-        if !self.whole {
-            self.pending.remove(self.dir.as_fd());
-        }
-    }
 }
 
 /// Reports attributes that could not be set.

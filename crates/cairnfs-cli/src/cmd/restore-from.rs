@@ -11,11 +11,11 @@ use jiff::tz::TimeZone;
 use serde::Serialize;
 
 use crate::cmd::backup::{KeyArgs, Opened, Shown, failure, rate};
-use crate::cmd::export::ArchiveFile;
 use crate::failure::{AnyError, shown};
 use crate::output::{self, local_time, utc_time};
 use crate::size::human;
 use crate::stage::Stage;
+use crate::tree::whole_file::WholeFile;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -28,10 +28,14 @@ takes a time as references to snapshots do: 10:30 (the last time that clocks her
 showed that), 2026-01-31 (the end of that day), 2026-01-31T10:30:00Z, -90m; the
 last moment that is not later is restored. Without --at it is the newest one.
 
-The file gets its name when it is complete and durable. A restore that fails or
-is interrupted leaves nothing.
+The file gets its name when it is complete and durable. A restore that fails, or
+is interrupted or killed, leaves nothing (where the file system has no files
+without a name, .cairnfs-* beside NEW if it is killed).
 
 Exit codes: 0 restored, 1 not restored, 2 wrong arguments.";
+
+/// What to do if the volume cannot be made under its name.
+const OTHERWISE: &str = "give the name of a file that does not exist";
 
 /// Write a moment of a backup into a new file
 #[derive(Debug, clap::Args)]
@@ -76,10 +80,9 @@ pub fn run(args: &Args) -> Result<ExitCode, AnyError> {
         Error::Interrupted => crate::interrupt::interrupted(),
         e => failure(&args.url, &e),
     };
+    let file = WholeFile::make(&args.file, shown(&args.file), false, OTHERWISE)?;
     let opened = Opened::open(&args.url, &args.key)?;
     let moment = opened.moment(&args.url, args.at.as_deref(), &zone)?;
-    let file = ArchiveFile::make(&args.file, shown(&args.file), false)
-        .map_err(|failure| failure.hint("give the name of a file that does not exist"))?;
     let (store, seal) = (Arc::clone(&opened.store), Arc::clone(&opened.seal));
     let image = Image::open(store, seal, &opened.catalogue, &moment).map_err(wrong)?;
     let watch = Shown::new(&stage, "restoring", args.quiet || args.json);

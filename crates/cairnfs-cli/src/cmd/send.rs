@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 use cairnfs::Error;
 use serde::{Deserialize, Serialize};
 
-use crate::cmd::export::ArchiveFile;
 use crate::failure::{AnyError, BROKEN_PIPE, Explain, Failure, shown};
 use crate::output::Progress;
 use crate::raw_path;
@@ -15,6 +14,7 @@ use crate::roots::{Roots, name_of};
 use crate::stage::Stage;
 use crate::tree::CHUNK;
 use crate::tree::typed::Typed;
+use crate::tree::whole_file::WholeFile;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -62,12 +62,16 @@ pub struct Args {
     quiet: bool,
 }
 
+/// What to do if the stream cannot be made under its name.
+const OTHERWISE: &str =
+    "use --force to overwrite it; to write to a device: cairnfs send VOLUME REF > FILE";
+
 /// Where the stream goes.
 pub struct Target {
     /// Instead of standard output.
     stream: Option<File>,
     /// A file that gets its name when it is complete.
-    file: Option<ArchiveFile>,
+    file: Option<WholeFile>,
 }
 
 impl Target {
@@ -82,7 +86,12 @@ impl Target {
             Some(Typed::Stream(out)) => stream = Some(out),
             Some(Typed::Entry(place)) => {
                 stage.defer_interrupts()?;
-                file = Some(ArchiveFile::make(&place, name.clone(), args.force)?);
+                file = Some(WholeFile::make(
+                    &place,
+                    name.clone(),
+                    args.force,
+                    OTHERWISE,
+                )?);
             }
             None => {}
         }
@@ -111,7 +120,7 @@ impl Target {
     /// # Errors
     /// It cannot be made durable or named.
     pub fn complete(self) -> Result<(), Failure> {
-        self.file.map_or(Ok(()), ArchiveFile::complete)
+        self.file.map_or(Ok(()), WholeFile::complete)
     }
 }
 

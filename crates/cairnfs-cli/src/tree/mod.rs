@@ -22,6 +22,7 @@ pub mod tar_out;
 pub mod typed;
 pub mod volume_sink;
 pub mod volume_source;
+pub mod whole_file;
 
 use cairnfs::acl::{self, Acl};
 use cairnfs::types::{FileKind, Time};

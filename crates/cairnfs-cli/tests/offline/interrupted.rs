@@ -1,11 +1,14 @@
 //! Signals in the middle of a copy: nothing incomplete is left, and the exit is by the signal.
 
+use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::fs;
 use std::io::Write;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 
+use rustix::fs::{Mode, OFlags};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::place::{Place, pattern};
@@ -41,18 +44,36 @@ fn temporary(dir: PathBuf) -> usize {
         .count()
 }
 
+fn names(dir: PathBuf) -> BTreeSet<OsString> {
+    let entries = fs::read_dir(dir).unwrap();
+    entries.map(|e| e.unwrap().file_name()).collect()
+}
+
+/// Whether a process has a file open that has no name and got none before.
+fn has_nameless_file(child: &Child) -> bool {
+    let Ok(open) = fs::read_dir(format!("/proc/{}/fd", child.id())) else {
+        return false;
+    };
+    let mut links = open.filter_map(|fd| fs::read_link(fd.ok()?.path()).ok());
+    let is_one = |link: PathBuf| {
+        let link = link.to_string_lossy().into_owned();
+        link.contains("/#") && link.ends_with(" (deleted)")
+    };
+    links.any(is_one)
+}
+
 /// Runs a command, and sends a signal as soon as `begun`. Runs it again after `again` if it ended
 /// before the signal arrived.
 fn interrupt(
     p: &Place,
     args: &[&str],
     signal: Signal,
-    begun: impl Fn() -> bool,
+    begun: impl Fn(&Child) -> bool,
     again: impl Fn(),
 ) -> ExitStatus {
     loop {
         let mut child = start(p, args);
-        while !begun() && child.try_wait().unwrap().is_none() {
+        while !begun(&child) && child.try_wait().unwrap().is_none() {
             std::hint::spin_loop();
         }
         if child.try_wait().unwrap().is_none() {
@@ -85,10 +106,12 @@ fn with_file() -> Place {
 #[test]
 fn interrupted_export_leaves_old_archive_only() {
     let p = with_file();
+    fs::write(p.path("a.tar.gz"), b"old").unwrap();
+    let before = names(p.path(""));
     for signal in SIGNALS {
         let old = || fs::write(p.path("a.tar.gz"), b"old").unwrap();
         old();
-        let begun = || temporary(p.path("")) > 0;
+        let begun = |_: &Child| temporary(p.path("")) > 0;
         let args = ["export", "-q", "-f", "v.img", "a.tar.gz"];
         let status = interrupt(&p, &args, signal, begun, old);
         assert_eq!(status.signal(), Some(signal.as_raw()), "{status:?}");
@@ -98,10 +121,35 @@ fn interrupted_export_leaves_old_archive_only() {
         let new = p.path("new.tar.gz");
         let gone = || fs::remove_file(&new).unwrap();
         let args = ["export", "-q", "v.img", "new.tar.gz"];
-        let status = interrupt(&p, &args, signal, || new.exists(), gone);
+        let begun = |child: &Child| has_nameless_file(child) || temporary(p.path("")) > 0;
+        let status = interrupt(&p, &args, signal, begun, gone);
         assert_eq!(status.signal(), Some(signal.as_raw()), "{status:?}");
         assert!(!new.exists());
     }
+    assert_eq!(names(p.path("")), before);
+}
+
+#[test]
+fn killed_restore_and_export_leave_nothing() {
+    let p = with_file();
+    let flags = OFlags::WRONLY | OFlags::TMPFILE;
+    if rustix::fs::open(p.path(""), flags, Mode::RUSR).is_err() {
+        println!("skipped: the directory for temporary files has no files without a name");
+        return;
+    }
+    p.ok(&["backup", "-q", "v.img", "b"]);
+    let before = names(p.path(""));
+    for command in [
+        ["export", "-q", "v.img", "new.tar.gz"],
+        ["restore-from", "-q", "b", "new"],
+    ] {
+        let gone = || fs::remove_file(p.path(command[3])).unwrap();
+        let status = interrupt(&p, &command, Signal::KILL, has_nameless_file, gone);
+        assert_eq!(status.signal(), Some(Signal::KILL.as_raw()), "{status:?}");
+        assert_eq!(names(p.path("")), before);
+    }
+    p.ok(&["restore-from", "-q", "b", "new"]);
+    p.ok(&["check", "new"]);
 }
 
 #[test]
@@ -114,7 +162,7 @@ fn interrupted_export_leaves_no_partial_file() {
     ] {
         let old = || fs::write(p.path("out/f"), b"old").unwrap();
         old();
-        let begun = || temporary(p.path("out")) > 0;
+        let begun = |_: &Child| temporary(p.path("out")) > 0;
         let status = interrupt(&p, command, Signal::TERM, begun, old);
         assert_eq!(status.signal(), Some(Signal::TERM.as_raw()), "{status:?}");
         assert_eq!(fs::read(p.path("out/f")).unwrap(), b"old");
