@@ -356,7 +356,6 @@ def measure(kind: type[Store], files: list[tuple[str, bytes]], base: Path) -> di
     store = kind(directory, files)
     try:
         store.prepare()  # type: ignore[attr-defined]
-        os.sync()  # What stores before this one left is not a part of it.
         for step in STEPS:
             call: Callable[[], int | None] | None = getattr(store, step, None)
             if call is None:

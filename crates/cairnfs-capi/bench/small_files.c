@@ -532,8 +532,6 @@ static void measure(struct store *store, int round)
         fail(place, strerror(errno));
     host(place, chdir(place));
     store->prepare();
-    /* What stores before this one left is not a part of it. */
-    sync();
     for (int step = 0; step < STEPS - 1; step++) {
         start = now();
         size_t found = store->step[step]();
