@@ -5,6 +5,9 @@ use std::fs::{self, File};
 use std::path::Path;
 use std::process::Command;
 
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
 use crate::place::{MOUNT_COPIES, Place, able, arg, succeed};
 
 /// A loop device on an image, detached in the end.
@@ -56,20 +59,28 @@ fn volume_in_use_is_refused_through_loop_device_and_image() {
     place.check();
 }
 
-/// A mount made by mount(8), unmounted in the end.
-struct Mounted<'a>(&'a Path);
+/// A mount of a device made by mount(8), unmounted in the end.
+struct Mounted<'a>(&'a str, &'a Path);
 
 impl<'a> Mounted<'a> {
-    fn of(device: &str, dir: &'a Path) -> Self {
+    fn of(device: &'a str, dir: &'a Path) -> Self {
         fs::create_dir(dir).unwrap();
         succeed(Command::new("mount").args([device, arg(&dir)]));
-        Self(dir)
+        Self(device, dir)
     }
 }
 
 impl Drop for Mounted<'_> {
     fn drop(&mut self) {
-        let _ = rustix::mount::unmount(self.0, rustix::mount::UnmountFlags::empty());
+        let _ = rustix::mount::unmount(self.1, rustix::mount::UnmountFlags::empty());
+        // Programs in mount namespaces of their own, which began meanwhile, have copies of the mount.
+        let flags = OFlags::RDONLY | OFlags::EXCL;
+        while matches!(
+            rustix::fs::open(self.0, flags, Mode::empty()),
+            Err(Errno::BUSY)
+        ) {
+            std::thread::yield_now();
+        }
     }
 }
 
