@@ -1,8 +1,8 @@
 //! An entry of a host directory that is being made.
 //!
-//! It is made under its own name if that is free, else under a temporary one. It replaces a file
-//! or symbolic link only when it is complete, so nothing is ever written through an existing
-//! entry. ([`super::typed`] first resolves links in the last argument of a command.) Directories,
+//! It is made under its own name if that is free, else, or if that is asked for, under a temporary
+//! one. It replaces a file or symbolic link only when it is complete, so nothing is ever written
+//! through an existing entry; and only one that was there when it was begun. ([`super::typed`] first resolves links in the last argument of a command.) Directories,
 //! devices, FIFOs and sockets are not replaced. All calls are relative to a held directory
 //! descriptor.
 
@@ -12,7 +12,9 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 
 use cairnfs::types::{FileKind, Time};
-use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Timespec, Timestamps, Uid, XattrFlags};
+use rustix::fs::{
+    AtFlags, CWD, FileType, Gid, Mode, OFlags, RenameFlags, Timespec, Timestamps, Uid, XattrFlags,
+};
 use rustix::io::Errno;
 
 use super::descent::{self, Id};
@@ -23,6 +25,8 @@ use crate::failure::{Explain, Failure};
 pub struct Pending {
     name: Vec<u8>,
     temporary: Option<Vec<u8>>,
+    /// Another entry has the final name.
+    replaces: bool,
     /// As shown in messages.
     shown: String,
 }
@@ -34,11 +38,11 @@ impl Pending {
     /// An entry that is not replaced has the name.
     pub fn new(dir: BorrowedFd<'_>, name: &[u8], shown: String) -> Result<Self, Failure> {
         let flags = AtFlags::SYMLINK_NOFOLLOW;
-        let temporary = match rustix::fs::statat(dir, OsStr::from_bytes(name), flags) {
-            Err(Errno::NOENT) => None,
+        let replaces = match rustix::fs::statat(dir, OsStr::from_bytes(name), flags) {
+            Err(Errno::NOENT) => false,
             Err(e) => return Err(e).explain(shown),
             Ok(stat) => match FileType::from_raw_mode(stat.st_mode) {
-                FileType::RegularFile | FileType::Symlink => Some(temporary_name()),
+                FileType::RegularFile | FileType::Symlink => true,
                 FileType::Directory => {
                     return Err(
                         Failure::new(shown, "is a directory; a file cannot replace it")
@@ -56,9 +60,16 @@ impl Pending {
         };
         Ok(Self {
             name: name.to_vec(),
-            temporary,
+            temporary: replaces.then(temporary_name),
+            replaces,
             shown,
         })
+    }
+
+    /// Has the entry made under a temporary name, also if its own is free.
+    pub fn apart(mut self) -> Self {
+        self.temporary.get_or_insert_with(temporary_name);
+        self
     }
 
     /// As shown in messages.
@@ -73,7 +84,30 @@ impl Pending {
 
     /// Whether another entry already has the final name.
     pub fn replaces(&self) -> bool {
-        self.temporary.is_some()
+        self.replaces
+    }
+
+    /// Creates an empty regular file that has no name; `None` if the file system has no such files.
+    ///
+    /// # Errors
+    /// The file cannot be created.
+    pub fn nameless(&self, dir: BorrowedFd<'_>, mode: u32) -> Result<Option<File>, Failure> {
+        let flags = OFlags::WRONLY | OFlags::TMPFILE | OFlags::CLOEXEC;
+        match rustix::fs::openat(dir, ".", flags, Mode::from_bits_truncate(mode)) {
+            Ok(fd) => Ok(Some(File::from(fd))),
+            Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL | Errno::NOENT) => Ok(None),
+            Err(e) => Err(e).explain(&self.shown),
+        }
+    }
+
+    /// Gives a file without a name the final one.
+    ///
+    /// # Errors
+    /// Another entry has it by then.
+    pub fn link(&self, file: &File, dir: BorrowedFd<'_>) -> Result<(), Failure> {
+        let found = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let name = OsStr::from_bytes(&self.name);
+        rustix::fs::linkat(CWD, found, dir, name, AtFlags::SYMLINK_FOLLOW).explain(&self.shown)
     }
 
     /// Creates the entry as an empty regular file with the permissions `mode`.
@@ -115,15 +149,22 @@ impl Pending {
     /// Renames the entry to its final name.
     ///
     /// # Errors
-    /// The entry that has the name by then cannot be replaced.
+    /// The entry that has the name by then cannot be replaced, or was not there in the beginning.
     pub fn publish(&self, dir: BorrowedFd<'_>) -> Result<(), Failure> {
         let Some(temporary) = &self.temporary else {
             return Ok(());
         };
         let (from, to) = (OsStr::from_bytes(temporary), OsStr::from_bytes(&self.name));
-        let renamed = rustix::fs::renameat(dir, from, dir, to);
-        // rename(2) between two names of one inode leaves both, so the temporary name is removed
-        // here; this also cleans up after a failed rename.
+        let renamed = match self.replaces {
+            true => rustix::fs::renameat(dir, from, dir, to),
+            false => match rustix::fs::renameat_with(dir, from, dir, to, RenameFlags::NOREPLACE) {
+                // Network file systems do not know the flag.
+                Err(Errno::INVAL) => rustix::fs::linkat(dir, from, dir, to, AtFlags::empty()),
+                renamed => renamed,
+            },
+        };
+        // link(2), and rename(2) between two names of one inode, leave both, so the temporary name
+        // is removed here; this also cleans up after a failure.
         let _ = rustix::fs::unlinkat(dir, from, AtFlags::empty());
         renamed.explain(&self.shown)
     }

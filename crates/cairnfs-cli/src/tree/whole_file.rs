@@ -4,36 +4,26 @@
 //! whatever ends this process; else, and if it replaces another file, under a temporary name beside
 //! the final one. A file that got the final name meanwhile is replaced only if that was permitted.
 
-use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use cairnfs::fs::inspect;
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 
 use super::pending::Pending;
-use super::{descent, temporary_name, umask};
+use super::{descent, umask};
 use crate::failure::{Explain, Failure};
 
 /// A file that is being written. Without [`complete`](Self::complete), it is removed when this is
 /// dropped.
 pub struct WholeFile {
     dir: OwnedFd,
-    name: OsString,
-    shown: String,
+    pending: Pending,
     file: File,
-    made: Made,
-}
-
-/// How the file is found until it has its name.
-enum Made {
-    Nameless,
-    Apart(OsString),
-    Replacing(Pending),
-    Complete,
+    /// Whether it has a temporary name, and not none at all.
+    is_apart: bool,
 }
 
 impl WholeFile {
@@ -59,16 +49,18 @@ impl WholeFile {
             );
         }
         let mode = !umask() & 0o666;
-        let (file, made) = match pending.replaces() {
-            true => (pending.file(dir.as_fd(), mode)?, Made::Replacing(pending)),
-            false => new(dir.as_fd(), mode).explain(&shown)?,
+        let nameless = match pending.replaces() {
+            true => None,
+            false => pending.nameless(dir.as_fd(), mode)?,
         };
+        let is_apart = nameless.is_none();
+        let pending = pending.apart();
+        let file = nameless.map_or_else(|| pending.file(dir.as_fd(), mode), Ok)?;
         Ok(Self {
             dir,
-            name: name.to_owned(),
-            shown,
+            pending,
             file,
-            made,
+            is_apart,
         })
     }
 
@@ -81,78 +73,33 @@ impl WholeFile {
     ///
     /// # Errors
     /// An error of the device; another file has the name by now.
-    pub fn complete(mut self) -> Result<(), Failure> {
-        self.file.sync_all().explain(&self.shown)?;
-        let named = match &self.made {
-            Made::Nameless => link(&self.file, self.dir.as_fd(), &self.name),
-            Made::Apart(temporary) => name_it(self.dir.as_fd(), temporary, &self.name),
-            Made::Replacing(pending) => {
-                pending.publish(self.dir.as_fd())?;
-                Ok(())
-            }
-            Made::Complete => Ok(()),
-        };
-        named.explain(&self.shown)?;
-        self.made = Made::Complete;
+    pub fn complete(self) -> Result<(), Failure> {
+        let shown = self.pending.shown();
+        self.file.sync_all().explain(shown)?;
+        match self.is_apart {
+            true => self.pending.publish(self.dir.as_fd())?,
+            false => self.pending.link(&self.file, self.dir.as_fd())?,
+        }
         match rustix::fs::fsync(&self.dir) {
             // A directory that can be entered but not read cannot be synced.
             Err(Errno::BADF) => Ok(()),
-            synced => synced.explain(&self.shown),
+            synced => synced.explain(shown),
         }
     }
 }
 
 impl Drop for WholeFile {
     fn drop(&mut self) {
-        match &self.made {
-            Made::Apart(temporary) => {
-                let _ = rustix::fs::unlinkat(&self.dir, temporary, AtFlags::empty());
-            }
-            Made::Replacing(pending) => pending.remove(self.dir.as_fd()),
-            Made::Nameless | Made::Complete => {}
+        // Once it is complete, nothing has this name.
+        if self.is_apart {
+            self.pending.remove(self.dir.as_fd());
         }
-    }
-}
-
-/// A new file, without a name if the file system can do that.
-fn new(dir: BorrowedFd<'_>, mode: u32) -> rustix::io::Result<(File, Made)> {
-    let mode = Mode::from_bits_truncate(mode);
-    let flags = OFlags::WRONLY | OFlags::CLOEXEC;
-    match rustix::fs::openat(dir, ".", flags | OFlags::TMPFILE, mode) {
-        Ok(file) => Ok((File::from(file), Made::Nameless)),
-        Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL | Errno::NOENT) => {
-            let name = OsString::from_vec(temporary_name());
-            let flags = flags | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
-            let file = rustix::fs::openat(dir, &name, flags, mode)?;
-            Ok((File::from(file), Made::Apart(name)))
-        }
-        Err(error) => Err(error),
-    }
-}
-
-/// Gives a file without a name its first one.
-fn link(file: &File, dir: BorrowedFd<'_>, name: &OsStr) -> rustix::io::Result<()> {
-    let found = format!("/proc/self/fd/{}", file.as_raw_fd());
-    rustix::fs::linkat(CWD, found, dir, name, AtFlags::SYMLINK_FOLLOW)
-}
-
-/// Renames a file to a name that nothing has.
-fn name_it(dir: BorrowedFd<'_>, temporary: &OsStr, name: &OsStr) -> rustix::io::Result<()> {
-    let flags = RenameFlags::NOREPLACE;
-    match rustix::fs::renameat_with(dir, temporary, dir, name, flags) {
-        // Network file systems do not know the flag.
-        Err(Errno::INVAL) => {
-            rustix::fs::linkat(dir, temporary, dir, name, AtFlags::empty())?;
-            // Both names are of the whole file.
-            let _ = rustix::fs::unlinkat(dir, temporary, AtFlags::empty());
-            Ok(())
-        }
-        renamed => renamed,
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsString;
     use std::fs;
     use std::io::Write;
 
@@ -199,13 +146,16 @@ mod tests {
     #[test]
     fn temporary_name_goes_with_the_final_one() {
         let dir = tempfile::tempdir().unwrap();
-        fs::write(dir.path().join(".made"), "whole").unwrap();
         let held = descent::open_named(dir.path()).unwrap();
-        let named = || name_it(held.as_fd(), OsStr::new(".made"), OsStr::new("new"));
-        named().unwrap();
+        let begin = || Pending::new(held.as_fd(), b"new", "it".to_owned()).unwrap();
+        let (first, second) = (begin().apart(), begin().apart());
+        for (pending, contents) in [(&first, "whole"), (&second, "second")] {
+            let mut file = pending.file(held.as_fd(), 0o600).unwrap();
+            file.write_all(contents.as_bytes()).unwrap();
+        }
+        first.publish(held.as_fd()).unwrap();
+        assert!(second.publish(held.as_fd()).is_err());
         assert_eq!(names(dir.path()), ["new"]);
-        fs::write(dir.path().join(".made"), "second").unwrap();
-        assert_eq!(named().unwrap_err(), Errno::EXIST);
         assert_eq!(fs::read(dir.path().join("new")).unwrap(), b"whole");
     }
 }
