@@ -5,7 +5,6 @@
 //! format.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::RangeInclusive;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
@@ -219,15 +218,15 @@ impl Catalogue {
         &self.damage
     }
 
-    /// The numbers of the heads behind the newest one that can be read: the moments that they added
-    /// cannot be reached. `None` if there are none.
-    pub fn unreachable(&self) -> Option<RangeInclusive<u64>> {
+    /// The numbers of the first and the last head behind the newest one that can be read: the moments
+    /// that they added cannot be reached. `None` if there are none.
+    pub fn unreachable(&self) -> Option<(u64, u64)> {
         let newest = self.newest.as_ref().map_or(0, |newest| newest.number);
-        (self.last > newest).then(|| newest + 1..=self.last)
+        (self.last > newest).then_some((newest + 1, self.last))
     }
 
     /// Fails if one of the newest heads is damaged: nothing may be stored behind it.
-    pub(crate) fn is_sound(&self) -> Result<()> {
+    pub(crate) fn check_sound(&self) -> Result<()> {
         self.damage.first().map_or(Ok(()), |first| {
             Err(Error::NeedsRepair {
                 damage: first.to_string(),

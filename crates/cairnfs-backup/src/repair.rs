@@ -59,9 +59,9 @@ pub fn repair(store: &Arc<Store>, watch: &dyn Watch) -> Result<Repaired> {
         repaired.restored.push(name);
         Ok(())
     })?;
-    if let Some(lost) = catalogue.unreachable() {
+    repaired.lost = catalogue.unreachable();
+    if repaired.lost.is_some() {
         watch.go_on()?;
-        repaired.lost = Some((*lost.start(), *lost.end()));
         let known = |damage: &&Damage| !damage.is_covered && !repaired.left.contains(damage);
         let more: Vec<Damage> = catalogue.damage().iter().filter(known).cloned().collect();
         repaired.left.extend(more);

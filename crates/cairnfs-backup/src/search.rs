@@ -99,7 +99,7 @@ pub(crate) struct Search<T> {
     pub damage: Vec<Damage>,
 }
 
-/// One of the two objects of a head; with `expected`, only if it has that hash.
+/// Reads one of the two objects of a head. An object that does not have the hash `expected` is wrong.
 ///
 /// # Errors
 /// The store fails, the format is a newer one, or the root object was exchanged.

@@ -67,7 +67,7 @@ impl Writer {
             run: random_name()?,
         };
         let catalogue = same_root(Catalogue::open(&store)?, &anchor)?;
-        catalogue.is_sound()?;
+        catalogue.check_sound()?;
         let other = catalogue.newest().map(|newest| newest.writer.name.clone());
         match other.filter(|other| *other != name.name && !options.take_over) {
             Some(writer) => Err(Error::OtherWriter { writer }),
@@ -82,7 +82,7 @@ impl Writer {
     /// There is no backup, its newest head is damaged, or the store fails.
     pub fn open_for_care(store: Arc<Store>, key: Option<Key>) -> Result<Self> {
         let catalogue = Catalogue::open(&store)?;
-        catalogue.is_sound()?;
+        catalogue.check_sound()?;
         Self::of_last(store, catalogue, key)
     }
 
@@ -129,7 +129,7 @@ impl Writer {
     /// A writer of another name has begun, or the store fails.
     pub fn reopen(&mut self) -> Result<()> {
         let catalogue = same_root(Catalogue::open(&self.store)?, self.catalogue.anchor())?;
-        catalogue.is_sound()?;
+        catalogue.check_sound()?;
         let other = catalogue.newest().map(|newest| newest.writer.name.clone());
         if let Some(writer) = other.filter(|other| *other != self.name.name) {
             return Err(Error::Lost { writer });

@@ -130,7 +130,7 @@ fn newest_heads_that_cannot_be_read_cost_their_moments_only() {
         }
         let catalogue = opened(&objects).unwrap();
         assert_eq!(catalogue.moments().len() as u64, 3 - lost);
-        assert_eq!(catalogue.unreachable(), Some(first..=HEADS));
+        assert_eq!(catalogue.unreachable(), Some((first, HEADS)));
         let found = problems(&objects);
         for number in first..=HEADS {
             for name in [head_name(number), copy_name(number)] {

@@ -114,6 +114,11 @@ impl Geometry {
         self.bitmap_start() + 2 * self.groups()
     }
 
+    /// Number of blocks behind the fixed areas.
+    pub fn data_blocks(&self) -> u64 {
+        self.total_blocks - self.data_start()
+    }
+
     /// Whether `len` blocks from `block` are in the data area.
     pub fn in_data(&self, block: u64, len: u64) -> bool {
         block >= self.data_start()

@@ -114,7 +114,7 @@ impl FileSystem {
     /// Refuses a range for which the whole volume is too small, before anything gives way for it.
     fn check_fits(&self, inode: &Inode, range: u64) -> Result<()> {
         let has = attrs(&inode.read())?.blocks;
-        match range.saturating_sub(has) > self.statfs().blocks {
+        match range.saturating_sub(has) > self.core().geometry().data_blocks() {
             true => Err(Error::NoSpace),
             false => Ok(()),
         }

@@ -24,7 +24,7 @@ impl FileSystem {
         let (free, available) = self.core().space_left();
         // An image cannot use more than the host has left.
         let host = self.core().space().host_left();
-        let blocks = geometry.total_blocks - geometry.data_start();
+        let blocks = geometry.data_blocks();
         let available = available.min(host);
         StatFs {
             block_size: BLOCK_SIZE as u32,

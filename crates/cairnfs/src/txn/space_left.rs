@@ -25,7 +25,7 @@ impl Core {
         let growth = waiting + committed + self.reservations.growth();
         let taken = space.reserved().0 + growth.div_ceil(BLOCK_SIZE as u64);
         let given = pending + space.trimming() + self.shrinkage() / BLOCK_SIZE as u64;
-        let all = self.geometry.total_blocks - self.geometry.data_start();
+        let all = self.geometry.data_blocks();
         let free = (space.free_blocks() + given).saturating_sub(taken).min(all);
         let copies = self.merger.copies().kept() * NODE_BLOCKS;
         let kept = space.kept_blocks() + copies;

@@ -2,7 +2,6 @@
 //! a moment is a sound volume.
 
 use std::io::{self, Write};
-use std::ops::RangeInclusive;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -120,10 +119,7 @@ pub fn run(args: &Args) -> Result<ExitCode, AnyError> {
         }
         checked = Some(moment);
     }
-    let lost = opened
-        .catalogue
-        .unreachable()
-        .map(RangeInclusive::into_inner);
+    let lost = opened.catalogue.unreachable();
     tell(args, &report, lost, checked.as_ref())?;
     Ok(ExitCode::from(match report.problems.is_empty() {
         true => 0,

@@ -80,7 +80,7 @@ pub fn run(args: &Args) -> Result<ExitCode, AnyError> {
         hash: newest.map(|newest| newest.hash.to_string()),
         bytes: catalogue.layers().values().map(|layer| layer.bytes).sum(),
         damaged: catalogue.damage().iter().map(Damaged::of).collect(),
-        unreachable: catalogue.unreachable().map(|lost| lost.into_inner()),
+        unreachable: catalogue.unreachable(),
         moments: rows.collect(),
     };
     if args.json {

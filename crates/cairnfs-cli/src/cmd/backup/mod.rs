@@ -179,11 +179,8 @@ impl Opened {
         for damage in catalogue.damage() {
             warn(&format!("{url}: {damage}{}", covered(damage)));
         }
-        if let Some(lost) = catalogue.unreachable() {
-            warn(&format!(
-                "{url}: {}",
-                unreachable(*lost.start(), *lost.end())
-            ));
+        if let Some((first, last)) = catalogue.unreachable() {
+            warn(&format!("{url}: {}", unreachable(first, last)));
         }
         let seal = Seal::of(catalogue.root().encryption.as_ref(), key.key()?.as_ref());
         let seal = seal.map_err(|e| failure(url, &e))?;

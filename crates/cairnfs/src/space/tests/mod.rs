@@ -93,7 +93,7 @@ impl Volume {
     }
 
     fn data_blocks(&self) -> u64 {
-        self.geometry.total_blocks - self.geometry.data_start()
+        self.geometry.data_blocks()
     }
 }
 

@@ -391,7 +391,7 @@ fn check_space(core: &Core) -> Result<(), String> {
     if log[0] != log[1] {
         return Err(format!("{} bytes of log are free of {}", log[0], log[1]));
     }
-    let all = core.geometry.total_blocks - core.geometry.data_start();
+    let all = core.geometry.data_blocks();
     let expected = all - used.len() as u64;
     match core.space.free_blocks() {
         free if free == expected => Ok(()),
