@@ -338,15 +338,15 @@ STORES: dict[str, type[Store]] = {
 }
 
 
-def batches(files: list[tuple[str, bytes]]) -> Iterator[list[tuple[str, bytes]]]:
-    step = max(1, len(files) // (10 * BATCHES))
-    for at in range(0, BATCHES * step, step):
-        yield files[at : at + step]
-
-
 def made(step: str, files: int) -> int:
     """The number of files that a step is about."""
-    return BATCHES * max(1, files // (10 * BATCHES)) if step == "durable" else files
+    return files // (10 * BATCHES) * BATCHES if step == "durable" else files
+
+
+def batches(files: list[tuple[str, bytes]]) -> Iterator[list[tuple[str, bytes]]]:
+    step = made("durable", len(files)) // BATCHES
+    for at in range(0, BATCHES * step, step):
+        yield files[at : at + step]
 
 
 def measure(kind: type[Store], files: list[tuple[str, bytes]], base: Path) -> dict[str, float]:
@@ -377,12 +377,14 @@ def measure(kind: type[Store], files: list[tuple[str, bytes]], base: Path) -> di
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--files", type=int, default=100_000)
+    parser.add_argument("--files", type=int, default=100_000, help="at least 100")
     parser.add_argument("--size", type=int, default=1_000, help="bytes of a file")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--dir", type=Path, default=Path("/var/tmp"))
     parser.add_argument("--also", type=Path, action="append", default=[], metavar="DIR")
     options = parser.parse_args()
+    if options.files < 10 * BATCHES:
+        parser.error(f"--files: at least {10 * BATCHES}")
     data = os.urandom(options.size + options.files)
     files = [
         (f"d{n // PER_DIRECTORY}/f{n}", data[n : n + options.size]) for n in range(options.files)

@@ -511,7 +511,7 @@ static double now(void)
 
 static size_t batch_files(void)
 {
-    return files / (10 * BATCHES) ? files / (10 * BATCHES) : 1;
+    return files / (10 * BATCHES);
 }
 
 static void durable(const struct store *store)
@@ -595,10 +595,14 @@ int main(int argc, char **argv)
     }
     files = strtoul(argv[1], NULL, 10);
     size = strtoul(argv[2], NULL, 10);
+    if (files < 10 * BATCHES) {
+        fprintf(stderr, "small_files: FILES: at least %d\n", 10 * BATCHES);
+        return 2;
+    }
     data = malloc(files + size);
     names = malloc(NAME * files);
-    if (files == 0 || data == NULL || names == NULL)
-        fail("files", "none, or too many");
+    if (data == NULL || names == NULL)
+        fail("files", "too many");
     for (size_t n = 0; n < files + size; n++)
         data[n] = (unsigned char)(n * 2654435761u >> 13);
     for (size_t n = 0; n < files; n++)

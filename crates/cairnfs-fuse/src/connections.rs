@@ -2,8 +2,8 @@
 //! file by which one is ended.
 //!
 //! The kernel shows them in a file system of its own, for which systems have a directory below
-//! `/sys`. Containers often do not mount it; the superuser's process mounts it there for itself alone,
-//! without a place in any tree. Uses system calls; knows nothing of mounts and sessions.
+//! `/sys`. Containers often do not mount it. A process of the superuser then mounts it for itself
+//! alone, without a place in any tree. Uses system calls; knows nothing of mounts and sessions.
 
 use std::fs::File;
 use std::io::{self, Read, Write};

@@ -96,7 +96,10 @@ impl Outside {
             match poll(&mut both, is_left.then_some(&AGAIN)) {
                 Err(Errno::INTR) => {}
                 Err(_) => return false,
-                Ok(_) => return both.iter().take(1).all(|end| end.revents().is_empty()),
+                Ok(_) => {
+                    let [end, _] = &both;
+                    return end.revents().is_empty();
+                }
             }
         }
     }
