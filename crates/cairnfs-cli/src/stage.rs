@@ -10,7 +10,7 @@ use std::io::{self, BufWriter, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
-use cairnfs::refs::time_zone;
+use cairnfs::refs::{local_zone, time_zone};
 use indicatif::ProgressDrawTarget;
 use jiff::tz::TimeZone;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -20,6 +20,9 @@ use crate::failure::{AnyError, Explain, Failure};
 use crate::interrupt;
 use crate::look::Look;
 use crate::output::{self, Progress};
+
+/// The name of the time zone that is not known.
+const UNKNOWN: &str = "Etc/Unknown";
 
 /// How the process that was called wants output, as it tells a daemon.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -46,18 +49,24 @@ impl Manner {
     }
 
     fn time_zone(&self) -> TimeZone {
-        let zone = self.zone.as_deref().map(time_zone);
-        zone.and_then(Result::ok).unwrap_or_else(TimeZone::system)
+        match self.zone.as_deref() {
+            Some(zone) => time_zone(zone).unwrap_or(TimeZone::unknown()),
+            None => local_zone(),
+        }
     }
 }
 
-/// The time zone of this process in a form that another one understands; `None` for that of the system,
-/// or if there is no such form.
+/// The time zone of this process in a form that another one understands; `None` for that of the system
+/// if it has no name.
 fn own_zone() -> Option<String> {
-    let known = TimeZone::system().iana_name().map(str::to_owned);
-    let told = || std::env::var("TZ").ok();
-    let is_known = |zone: &String| time_zone(zone).is_ok();
-    known.filter(is_known).or_else(|| told().filter(is_known))
+    let zone = local_zone();
+    let named = zone.iana_name().map(str::to_owned);
+    named.or_else(|| {
+        // The other process may have another zone in its environment, or none.
+        let told = std::env::var("TZ").ok()?;
+        let is_known = time_zone(&told).is_ok();
+        Some(if is_known { told } else { UNKNOWN.to_owned() })
+    })
 }
 
 /// The streams of a process: standard input, output and error.

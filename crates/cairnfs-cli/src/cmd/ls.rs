@@ -5,8 +5,8 @@ use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 
+use cairnfs::refs::local_zone;
 use cairnfs::types::{Attr, FileKind, Flags};
-use jiff::tz::TimeZone;
 use serde::Serialize;
 
 use crate::failure::{AnyError, Explain, Failure, show_bytes};
@@ -230,7 +230,7 @@ fn long(out: &mut dyn Write, entries: &[ListedEntry], style: Style) -> io::Resul
         let [links, uid, gid, size] = row;
         let [w_links, w_uid, w_gid, w_size] = widths;
         let mode = mode_string(entry.attr.kind, entry.attr.mode);
-        let time = local_time(entry.attr.mtime, &TimeZone::system());
+        let time = local_time(entry.attr.mtime, &local_zone());
         write!(
             out,
             "{mode} {links:>w_links$} {uid:>w_uid$} {gid:>w_gid$} {size:>w_size$} {time} "

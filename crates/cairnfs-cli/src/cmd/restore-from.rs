@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Instant;
 
+use cairnfs::refs::local_zone;
 use cairnfs_backup::{Error, Image, restore};
-use jiff::tz::TimeZone;
 use serde::Serialize;
 
 use crate::cmd::backup::{KeyArgs, Opened, Shown, failure, rate};
@@ -74,7 +74,7 @@ struct Summary {
 
 /// Runs the command.
 pub fn run(args: &Args) -> Result<ExitCode, AnyError> {
-    let (stage, begun, zone) = (Stage::own()?, Instant::now(), TimeZone::system());
+    let (stage, begun, zone) = (Stage::own()?, Instant::now(), local_zone());
     stage.defer_interrupts()?;
     let wrong = |e: Error| match e {
         Error::Interrupted => crate::interrupt::interrupted(),

@@ -364,16 +364,20 @@ fn references_are_read_in_the_time_zone_of_the_command() {
         let words: Vec<String> = words.map(str::to_owned).collect();
         format!("{}T{}", words[2], words[3])
     };
-    let (utc, east) = (log("UTC0"), log("EAST-5"));
-    assert_ne!(utc, east);
     let finds = |zone: &str, time: &str| {
         let reference = format!("main@{time}:59");
         let mut command = place.command(&["diff", "m", &reference]);
         command.env("TZ", zone).output().unwrap().status.code()
     };
-    assert_eq!(finds("UTC0", &utc), Some(0));
-    assert_eq!(finds("EAST-5", &east), Some(0));
-    assert_eq!(finds("EAST-5", &utc), Some(2));
+    let utc = log("UTC0");
+    for zone in ["EAST-5", "Asia/Kolkata"] {
+        let east = log(zone);
+        assert_ne!(utc, east);
+        assert_eq!(finds("UTC0", &utc), Some(0));
+        assert_eq!(finds(zone, &east), Some(0));
+        assert_eq!(finds(zone, &utc), Some(2));
+    }
+    assert_eq!(finds("Nowhere/Land", &utc), Some(2));
     place.finish();
 }
 

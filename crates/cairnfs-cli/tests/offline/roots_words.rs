@@ -252,3 +252,33 @@ fn closed_pipes_are_no_panics() {
     let names: Vec<&str> = names.filter_map(|r| r["name"].as_str()).collect();
     assert!(!names.contains(&"b") && !names.contains(&"t"), "{names:?}");
 }
+
+#[test]
+fn times_are_those_of_the_named_zone() {
+    let p = Place::with_volume();
+    p.ok(&["snapshot", "v.img", "s"]);
+    let told = |zone: &str, line: &str| {
+        let out = p.shell(&format!("TZ={zone} $cairnfs {line}"), |_| ());
+        let words = [out.stdout, out.stderr].concat();
+        (
+            out.status.code(),
+            String::from_utf8_lossy(&words).into_owned(),
+        )
+    };
+    let made = |zone: &str| {
+        let (_, log) = told(zone, "log v.img");
+        let line = log.lines().find(|line| line.starts_with("s ")).unwrap();
+        let words: Vec<&str> = line.split_whitespace().collect();
+        format!("{}T{}:59", words[2], words[3])
+    };
+    let (utc, east) = (made("UTC0"), made("Asia/Kolkata"));
+    assert!(east > utc, "{east} {utc}");
+    let diff = |zone: &str, time: &str| told(zone, &format!("diff v.img main@{time}"));
+    assert_eq!(diff("Asia/Kolkata", &east).0, Some(0));
+    // There it was half a day later.
+    assert_eq!(diff("Asia/Kolkata", &utc).0, Some(2));
+    let (code, words) = diff("Nowhere/Land", &utc);
+    assert_eq!(code, Some(2), "{words}");
+    assert!(words.contains("set TZ to one such as"), "{words}");
+    assert_eq!(diff("Nowhere/Land", "-0s").0, Some(0));
+}

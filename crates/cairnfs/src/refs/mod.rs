@@ -29,15 +29,26 @@ const UNDO: &str = ".undo-";
 /// zone or its POSIX form, or without one the local time zone.
 ///
 /// # Errors
-/// [`Error::NoRoot`], which lists what there is; [`Error::Invalid`] for an unknown zone.
+/// [`Error::NoRoot`], which lists what there is; [`Error::Invalid`] for a zone that is not known, or for
+/// a local time if the local zone is not.
 pub fn resolve<'r>(
     reference: &str,
     roots: &'r [RootInfo],
     now: Time,
     zone: Option<&str>,
 ) -> Result<&'r RootInfo> {
-    let zone = zone.map_or_else(|| Ok(TimeZone::system()), time_zone)?;
+    let zone = zone.map_or_else(|| Ok(local_zone()), time_zone)?;
     resolve_in(reference, roots, now, &zone)
+}
+
+/// The time zone of this process: what `TZ` says, else that of the system, else UTC. It is
+/// [`TimeZone::unknown`] if `TZ` says something that is not known here.
+pub fn local_zone() -> TimeZone {
+    let told = || std::env::var_os("TZ").is_some();
+    TimeZone::try_system().unwrap_or_else(|_| match told() {
+        true => TimeZone::unknown(),
+        false => TimeZone::UTC,
+    })
 }
 
 /// The time zone of a name or a POSIX form.
@@ -57,9 +68,9 @@ pub fn time_zone(text: &str) -> Result<TimeZone> {
 /// The time that `text` names, relative to `now` and in `zone`, as in a reference.
 ///
 /// # Errors
-/// [`Error::Invalid`] if it names none.
+/// [`Error::Invalid`] if it names none, or a local time and the zone is unknown.
 pub fn time_named(text: &str, now: Time, zone: &TimeZone) -> Result<Time> {
-    time::parse(text, now, zone).ok_or(Error::Invalid(
+    time::parse(text, now, zone)?.ok_or(Error::Invalid(
         "not a time: give one such as 10:30, 2026-01-31, 2026-01-31T10:30:00Z or -5m",
     ))
 }
@@ -168,7 +179,7 @@ fn resolve_in<'r>(
         true => "it has no snapshots".to_owned(),
         false => listed("its snapshots are", &frozen),
     };
-    let Some(instant) = time::parse(point, now, zone) else {
+    let Some(instant) = time::parse(point, now, zone)? else {
         let why = match named(point, roots) {
             Some(_) => {
                 format!("{point:?} is not in the history of {branch}: name it without `{branch}@`")

@@ -142,6 +142,22 @@ fn snapshots_precede_times() {
     assert_eq!(found.id, 14);
 }
 
+#[test]
+fn local_times_are_refused_in_an_unknown_zone() {
+    let roots = roots();
+    let found = |point: &str| {
+        let reference = format!("main@{point}");
+        resolve_in(&reference, &roots, at(12, 0), &TimeZone::unknown()).map(|r| r.id)
+    };
+    for local in ["10:30", "2026-11-23", "2026-11-23T10:30"] {
+        let why = found(local).unwrap_err().to_string();
+        assert!(why.contains("set TZ"), "{why}");
+    }
+    assert_eq!(found("2026-11-23T09:30:00Z").unwrap(), 10);
+    assert_eq!(found("-30m").unwrap(), 12);
+    assert_eq!(found("late").unwrap(), 12);
+}
+
 /// What a publish has replaced belongs to the history of the branch, with its ancestors.
 #[test]
 fn replaced_states_are_in_the_history() {

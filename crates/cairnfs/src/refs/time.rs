@@ -7,7 +7,12 @@ use jiff::civil::{Date, DateTime};
 use jiff::tz::TimeZone;
 use jiff::{Timestamp, ToSpan};
 
+use crate::error::{Error, Result};
 use crate::types::Time;
+
+/// A local time could mean another state than the caller has in mind.
+const UNKNOWN_ZONE: &str = "the time zone is not known here: set TZ to one such as Europe/Berlin, or \
+                            give the time as -5m or 2026-01-31T10:30:00Z";
 
 /// Seconds of the units of a time that counts back.
 const UNITS: [(char, i64); 5] = [
@@ -19,13 +24,20 @@ const UNITS: [(char, i64); 5] = [
 ];
 
 /// The time that `text` names; `None` if it names none.
-pub(super) fn parse(text: &str, now: Time, zone: &TimeZone) -> Option<Time> {
-    match text.strip_prefix('-') {
-        Some(ago) => Some(Time {
-            secs: now.secs.checked_sub(seconds(ago)?)?,
-            ..now
-        }),
-        None => instant(text, now, zone).map(time_of),
+///
+/// # Errors
+/// [`Error::Invalid`] for a local time in an unknown zone.
+pub(super) fn parse(text: &str, now: Time, zone: &TimeZone) -> Result<Option<Time>> {
+    if let Some(ago) = text.strip_prefix('-') {
+        let secs = seconds(ago).and_then(|ago| now.secs.checked_sub(ago));
+        return Ok(secs.map(|secs| Time { secs, ..now }));
+    }
+    if let Ok(absolute) = text.parse::<Timestamp>() {
+        return Ok(Some(time_of(absolute)));
+    }
+    match local(text, now, zone) {
+        Some(_) if zone.is_unknown() => Err(Error::Invalid(UNKNOWN_ZONE)),
+        found => Ok(found.map(time_of)),
     }
 }
 
@@ -45,10 +57,8 @@ pub(super) fn seconds(text: &str) -> Option<i64> {
     (!text.is_empty()).then_some(sum)
 }
 
-fn instant(text: &str, now: Time, zone: &TimeZone) -> Option<Timestamp> {
-    if let Ok(absolute) = text.parse::<Timestamp>() {
-        return Some(absolute);
-    }
+/// The time of a clock, a date or both in `zone`.
+fn local(text: &str, now: Time, zone: &TimeZone) -> Option<Timestamp> {
     if let Some(clock) = clock(text) {
         let now = timestamp(now)?;
         let today = now.to_zoned(zone.clone()).date();

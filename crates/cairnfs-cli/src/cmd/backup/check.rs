@@ -6,12 +6,12 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use cairnfs::device::{Access, Device, FileDevice};
+use cairnfs::refs::local_zone;
 use cairnfs_backup::format::head::Moment;
 use cairnfs_backup::{
     Cache, Error, Fetch, Image, MomentDevice, Report, check as check_store, restore,
 };
 use cairnfs_check::CheckOptions;
-use jiff::tz::TimeZone;
 use serde::Serialize;
 
 use super::{KeyArgs, Opened, Shown, failure};
@@ -137,7 +137,7 @@ fn choose(args: &Args, opened: &Opened) -> Result<Moment, Failure> {
             return Ok(moment.clone());
         }
     }
-    opened.moment(&args.url, args.at.as_deref(), &TimeZone::system())
+    opened.moment(&args.url, args.at.as_deref(), &local_zone())
 }
 
 /// Checks the image of a moment; returns what was found.
@@ -213,7 +213,7 @@ fn tell(
             counted(report.objects, "object", "objects")
         )?;
         if let Some(moment) = checked {
-            let time = local_time(moment.time().into(), &TimeZone::system());
+            let time = local_time(moment.time().into(), &local_zone());
             writeln!(
                 out,
                 "moment {} of {time} was checked as a volume",

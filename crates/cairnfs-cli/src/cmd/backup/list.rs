@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use jiff::tz::TimeZone;
+use cairnfs::refs::local_zone;
 use serde::Serialize;
 
 use super::{Damaged, KeyArgs, Opened};
@@ -93,7 +93,7 @@ pub fn run(args: &Args) -> Result<ExitCode, AnyError> {
         "{:>8}  {:<25}  {:>10}  {:>10}",
         "MOMENT", "TIME", "CONTENTS", "OF"
     )?;
-    let zone = TimeZone::system();
+    let zone = local_zone();
     for (row, moment) in list.moments.iter().zip(catalogue.moments()) {
         writeln!(
             out,

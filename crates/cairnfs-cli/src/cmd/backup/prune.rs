@@ -3,8 +3,8 @@
 use std::io::{self, Write};
 use std::process::ExitCode;
 
+use cairnfs::refs::local_zone;
 use cairnfs_backup::{Keep, PruneOptions, Pruned, prune};
-use jiff::tz::TimeZone;
 use serde::Serialize;
 
 use super::{KeyArgs, Shown, failure, open_store};
@@ -101,7 +101,7 @@ pub fn run(args: &Args) -> Result<ExitCode, AnyError> {
         key: args.key.key()?,
     };
     let watch = Shown::new(&stage, "merging", args.quiet || args.json);
-    let pruned = prune(&store, &options, &TimeZone::system(), &watch);
+    let pruned = prune(&store, &options, &local_zone(), &watch);
     drop(watch);
     let pruned = pruned.map_err(|e| match e {
         cairnfs_backup::Error::Interrupted => crate::interrupt::interrupted(),
@@ -129,7 +129,7 @@ fn tell(args: &Args, pruned: &Pruned) -> io::Result<()> {
     let mut out = io::stdout().lock();
     let (verb, zone) = (
         if args.dry_run { "would go" } else { "removed" },
-        TimeZone::system(),
+        local_zone(),
     );
     for moment in &pruned.removed {
         let time = local_time(moment.time().into(), &zone);

@@ -6,10 +6,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use cairnfs::fs::FileSystem;
+use cairnfs::refs::local_zone;
 use cairnfs_backup::{Cache, Fetch, Image, MomentDevice};
 use cairnfs_fuse::MountOptions;
 use cairnfs_fuse::options::parse_size;
-use jiff::tz::TimeZone;
 
 use super::{Failure, failed, opening};
 use crate::cmd::backup::{KeyArgs, Opened, failure};
@@ -57,7 +57,7 @@ impl MomentArgs {
         if !opened.seal.opens() {
             return Err(told(failure(url, &cairnfs_backup::Error::Sealed)));
         }
-        let moment = opened.moment(url, Some(at), &TimeZone::system());
+        let moment = opened.moment(url, Some(at), &local_zone());
         let moment = moment.map_err(told)?;
         let (store, seal) = (Arc::clone(&opened.store), Arc::clone(&opened.seal));
         let image = Image::open(store, seal, &opened.catalogue, &moment);

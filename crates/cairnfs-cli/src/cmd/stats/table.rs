@@ -4,8 +4,8 @@
 use std::borrow::Cow;
 use std::cmp::Reverse;
 
+use cairnfs::refs::local_zone;
 use cairnfs::types::Time;
-use jiff::tz::TimeZone;
 
 use super::{Counters, health};
 use crate::daemon::Answer;
@@ -87,7 +87,7 @@ fn state_rows(answer: &Answer) -> Vec<(&'static str, String)> {
     rows.push(("errors", health::errors(status)));
     rows.extend(status.last_error.as_ref().map(|error| {
         let secs = i64::try_from(error.time).unwrap_or(i64::MAX);
-        let time = output::local_time(Time { secs, nanos: 0 }, &TimeZone::system());
+        let time = output::local_time(Time { secs, nanos: 0 }, &local_zone());
         ("last error", format!("{time} {}", safe(&error.text)))
     }));
     rows
