@@ -49,8 +49,27 @@ pub struct History {
     pub merged: usize,
 }
 
+/// A front end that runs the steps which begin with `mounted`.
+pub trait Mounted {
+    /// Runs a step of these words, without the first. Returns whether its changes are durable.
+    ///
+    /// # Errors
+    /// The step was refused.
+    fn run(&mut self, fs: &Arc<FileSystem>, words: &str) -> Result<bool, String>;
+}
+
+/// Nothing is mounted.
+struct Unmounted;
+
+impl Mounted for Unmounted {
+    fn run(&mut self, _fs: &Arc<FileSystem>, words: &str) -> Result<bool, String> {
+        Err(format!("{words}: nothing is mounted"))
+    }
+}
+
 /// Runs steps, each on the root whose name the last `on` step gave.
-struct Driver {
+struct Driver<'m> {
+    mounted: &'m mut dyn Mounted,
     disk: Arc<SimDisk>,
     fs: Arc<FileSystem>,
     on: String,
@@ -61,9 +80,12 @@ struct Driver {
     merged: usize,
 }
 
-impl Driver {
+impl Driver<'_> {
     /// Runs a step of this text. Returns whether its changes are durable.
     fn run(&mut self, text: &str) -> Result<bool, String> {
+        if let Some(words) = text.strip_prefix("mounted ") {
+            return self.mounted.run(&self.fs, words);
+        }
         let words: Vec<&str> = text.split_whitespace().collect();
         let volume = Volume::from(self.fs.clone());
         let done = match words.as_slice() {
@@ -136,9 +158,23 @@ impl History {
     /// # Errors
     /// A step fails.
     pub fn record(start: Image, options: &Options, steps: &str) -> Result<Self, String> {
+        Self::record_mounted(start, options, steps, &mut Unmounted)
+    }
+
+    /// As [`Self::record`], with some steps run by a front end.
+    ///
+    /// # Errors
+    /// A step fails.
+    pub fn record_mounted(
+        start: Image,
+        options: &Options,
+        steps: &str,
+        mounted: &mut dyn Mounted,
+    ) -> Result<Self, String> {
         let disk = Arc::new(SimDisk::new(start.clone(), true));
         let fs = FileSystem::open_device(disk.clone(), options).map_err(|e| e.to_string())?;
         let mut driver = Driver {
+            mounted,
             disk: disk.clone(),
             fs,
             on: "main".to_owned(),
@@ -152,8 +188,12 @@ impl History {
             if driver.run(step)? {
                 calls.push(began..disk.recorded());
                 let killed = recover(disk.image(), false)?;
-                states.push(named(&killed.fs)?);
+                let state = named(&killed.fs)?;
                 killed.disk.cut();
+                if state != named(&driver.fs)? {
+                    return Err(format!("{step}: not all that was done is durable"));
+                }
+                states.push(state);
                 began = disk.recorded();
             }
         }

@@ -112,11 +112,18 @@ impl Front {
         }
     }
 
+    /// Runs `change`, which may put another tree in the place of the mounted one.
+    pub fn replacing<R>(&self, change: impl FnOnce() -> R) -> R {
+        let (result, switched) = self.ops.replacing(change, |_| true);
+        switched.unwrap();
+        result
+    }
+
     fn look_up(&self, path: &str) -> Outcome<u64> {
         let mut at = ROOT;
         for name in path.split('/').filter(|n| !n.is_empty() && *n != ".") {
             let found = self.ops.lookup(at, name.as_bytes())?;
-            at = found.ok_or(cairnfs::Error::NotFound)?.ino;
+            at = found.ok_or(cairnfs::Error::NotFound)?.node;
             self.ops.forget(at, 1);
         }
         Ok(at)
@@ -141,7 +148,7 @@ impl Front {
         match word {
             "create" | "fifo" | "mkdir" | "symlink" | "link" => {
                 let made = self.make(word, words, caller)?;
-                self.ops.forget(made.ino, 1);
+                self.ops.forget(made.node, 1);
                 Ok(())
             }
             "unlink" | "rmdir" | "rename" | "exchange" | "whiteout" => {

@@ -13,6 +13,7 @@
 )]
 
 mod front;
+mod replaced;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
