@@ -7,7 +7,9 @@ use cairnfs::Mechanism;
 use crate::Result;
 use crate::compare::Compare;
 use crate::noop::Noop;
-use crate::workload::{Branches, Dirfsync, Fsmark, Fsync, Maildir, Mixed, Neighbour, Xattr};
+use crate::workload::{
+    Ageing, Branches, Dirfsync, Fsmark, Fsync, Maildir, Mixed, Neighbour, Xattr,
+};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -75,6 +77,12 @@ Examples:
   cairnfs bench neighbour --target /mnt
   cairnfs bench compare --device /var/tmp/image --with cairnfs-mount,noop,xfs neighbour")]
     Neighbour(Run<Neighbour>),
+    /// Replace and overwrite files of many sizes, round after round, at one fill
+    #[command(after_help = "\
+Examples:
+  cairnfs bench ageing --volume-size 1200M --bytes 1G
+  cairnfs bench compare --device /var/tmp/image --size 4G --with cairnfs-mount,xfs,ext4 'ageing --bytes 3500M --cold'")]
+    Ageing(Run<Ageing>),
     /// Fork a whole tree of files, change forks, compare and remove them
     #[command(after_help = "\
 Examples:

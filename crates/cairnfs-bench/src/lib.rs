@@ -34,7 +34,7 @@ pub use phase::Phase;
 pub use report::Report;
 pub use tally::Latency;
 pub use workload::{
-    Branches, Dirfsync, Fsmark, Fsync, Maildir, Mixed, Neighbour, Workload, Xattr, measure,
+    Ageing, Branches, Dirfsync, Fsmark, Fsync, Maildir, Mixed, Neighbour, Workload, Xattr, measure,
 };
 
 /// Parts of this crate that other benchmarks of the workspace use.
@@ -80,6 +80,7 @@ pub fn run_to(args: &Args, out: &mut dyn Write) -> Result<()> {
         Command::Mixed(run) => print(run, out),
         Command::Maildir(run) => print(run, out),
         Command::Neighbour(run) => print(run, out),
+        Command::Ageing(run) => print(run, out),
         Command::Branches(run) => print(run, out),
         Command::Compare(compare) => compare::compare(compare, out),
         Command::Noop(noop) => noop.run(out),

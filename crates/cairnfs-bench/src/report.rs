@@ -74,6 +74,7 @@ const LATENCIES: &[(&str, Figure)] = &[
     ("p50 us", |latency| latency.p50),
     ("p90 us", |latency| latency.p90),
     ("p99 us", |latency| latency.p99),
+    ("p99.9 us", |latency| latency.p99_9),
     ("max us", |latency| latency.max),
 ];
 
@@ -264,6 +265,7 @@ mod tests {
             p50: 1500,
             p90: 20_000,
             p99: 300_000,
+            p99_9: 400_000,
             max: 4_000_000,
         });
         report.ratios = vec![("p50_beside_load_to_alone", 3.456)];
@@ -272,9 +274,9 @@ mod tests {
             "fsmark: somewhere (system calls)\n\
              threads 2, fsync each 0\n\
              \n\
-             phase   files  seconds  files/s  MiB/s  p50 us  p90 us  p99 us  max us\n\
-             create   1000    0.500     2000   10.0     1.5    20.0   300.0  4000.0\n\
-             sync        -    0.020        -      -       -       -       -       -\n\
+             phase   files  seconds  files/s  MiB/s  p50 us  p90 us  p99 us  p99.9 us  max us\n\
+             create   1000    0.500     2000   10.0     1.5    20.0   300.0     400.0  4000.0\n\
+             sync        -    0.020        -      -       -       -       -         -       -\n\
              p50 beside load to alone: 3.46\n"
         );
     }

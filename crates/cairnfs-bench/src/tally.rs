@@ -41,10 +41,11 @@ impl Tally {
         let sorted = &self.latencies;
         Some(Latency {
             count: sorted.len() as u64,
-            p50: percentile(sorted, 50)?,
-            p90: percentile(sorted, 90)?,
-            p99: percentile(sorted, 99)?,
-            max: percentile(sorted, 100)?,
+            p50: percentile(sorted, 500)?,
+            p90: percentile(sorted, 900)?,
+            p99: percentile(sorted, 990)?,
+            p99_9: percentile(sorted, 999)?,
+            max: percentile(sorted, 1000)?,
         })
     }
 }
@@ -60,14 +61,16 @@ pub struct Latency {
     pub p90: u64,
     /// 99th percentile.
     pub p99: u64,
+    /// 99.9th percentile.
+    pub p99_9: u64,
     /// Maximum.
     pub max: u64,
 }
 
-/// Returns the smallest value that at least `percent` percent of the values do not exceed (nearest
+/// Returns the smallest value that at least so many in a thousand of the values do not exceed (nearest
 /// rank).
-fn percentile(sorted: &[u64], percent: usize) -> Option<u64> {
-    let rank = (sorted.len() * percent).div_ceil(100);
+fn percentile(sorted: &[u64], per_mille: usize) -> Option<u64> {
+    let rank = (sorted.len() * per_mille).div_ceil(1000);
     sorted.get(rank.saturating_sub(1)).copied()
 }
 
@@ -97,7 +100,8 @@ mod tests {
             (200, 100, 180, 198, 200)
         );
         assert_eq!((tally.operations, tally.bytes), (2, 20));
-        assert_eq!(percentile(&[7], 50), Some(7));
+        assert_eq!(found.p99_9, 200);
+        assert_eq!(percentile(&[7], 500), Some(7));
     }
 
     #[test]

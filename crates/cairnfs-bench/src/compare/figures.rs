@@ -147,6 +147,7 @@ const FIGURES: &[(&str, Kind, Of)] = &[
     (SECONDS, Kind::Time, Of::Seconds),
     ("p50 us", Kind::Time, Of::Latency(|l| l.p50)),
     ("p99 us", Kind::Time, Of::Latency(|l| l.p99)),
+    ("p99.9 us", Kind::Time, Of::Latency(|l| l.p99_9)),
     (WRITES_EACH, Kind::Cost, Of::Each("device_writes", 1e3)),
     (BYTES_EACH, Kind::Cost, Of::Each("device_write_bytes", 1.0)),
     (

@@ -11,7 +11,7 @@ use crate::Result;
 use crate::args::parse;
 use crate::target::raw;
 use crate::workload::{
-    Branches, Dirfsync, Fsmark, Fsync, Maildir, Mixed, Neighbour, Workload, Xattr,
+    Ageing, Branches, Dirfsync, Fsmark, Fsync, Maildir, Mixed, Neighbour, Workload, Xattr,
 };
 
 /// A task to measure.
@@ -44,6 +44,8 @@ pub enum Work {
     Maildir(Maildir),
     /// A computation beside one client.
     Neighbour(Neighbour),
+    /// Files that are replaced again and again.
+    Ageing(Ageing),
     /// Forks of a tree.
     Branches(Branches),
     /// An external program.
@@ -149,7 +151,7 @@ impl Task {
             Work::External(load) if system == System::Noop => load.only_writes(),
             Work::External(_) => !system.in_process(),
             Work::Branches(branches) if branches.git => !system.is_ours() && system != System::Noop,
-            Work::Branches(_) => system != System::Noop,
+            Work::Branches(_) | Work::Ageing(_) => system != System::Noop,
             _ => true,
         }
     }
@@ -165,9 +167,11 @@ impl Work {
             "mixed" => Work::Mixed(parse(words)?),
             "maildir" => Work::Maildir(parse(words)?),
             "neighbour" => Work::Neighbour(parse(words)?),
+            "ageing" => Work::Ageing(parse(words)?),
             "branches" => Work::Branches(parse(words)?),
             _ => {
-                let known = "fsmark, xattr, dirfsync, fsync, mixed, maildir, neighbour or branches";
+                let known = "fsmark, xattr, dirfsync, fsync, mixed, maildir, neighbour, ageing or \
+                             branches";
                 return Err(format!("`{name}` is none of {known}").into());
             }
         })
@@ -199,6 +203,7 @@ impl Work {
             Work::Mixed(workload) => Box::new(workload.clone()),
             Work::Maildir(workload) => Box::new(workload.clone()),
             Work::Neighbour(workload) => Box::new(workload.clone()),
+            Work::Ageing(workload) => Box::new(workload.clone()),
             Work::Branches(workload) => Box::new(workload.clone()),
             Work::External(_) => return None,
         })

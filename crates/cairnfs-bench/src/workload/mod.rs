@@ -4,6 +4,7 @@
 //! creates before the clock starts, and its phases. Creating the directories, threads, timing,
 //! opening, cleaning up and closing are common to all (`phases`).
 
+mod ageing;
 mod branches;
 mod dirfsync;
 mod fsmark;
@@ -14,6 +15,7 @@ mod neighbour;
 mod phases;
 mod xattr;
 
+pub use ageing::Ageing;
 pub use branches::Branches;
 pub use dirfsync::Dirfsync;
 pub use fsmark::Fsmark;

@@ -194,6 +194,7 @@ fn fio(printed: &str) -> Option<Outcome> {
             p50: percentile("50.000000")?,
             p90: percentile("90.000000")?,
             p99: percentile("99.000000")?,
+            p99_9: percentile("99.900000")?,
             max: number(sync, "max")?,
         }),
         cpu: Duration::ZERO,
@@ -236,7 +237,8 @@ mod tests {
             {"fio version": "fio-3.33", "jobs": [{"jobname": "job",
               "write": {"io_bytes": 2097152, "runtime": 6, "total_ios": 32},
               "sync": {"total_ios": 30, "lat_ns": {"min": 199308, "max": 1034442, "N": 30,
-                "percentile": {"50.000000": 254976, "90.000000": 296960, "99.000000": 1036288}}}}]}"#;
+                "percentile": {"50.000000": 254976, "90.000000": 296960, "99.000000": 1036288,
+                               "99.900000": 1036288}}}}]}"#;
         let found = fio(printed).unwrap();
         assert_eq!((found.operations, found.bytes), (32, 2_097_152));
         assert_eq!(found.time, Duration::from_millis(6));

@@ -1,0 +1,58 @@
+//! The ageing workload, with small settings.
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a test fails where it stands"
+)]
+#![allow(dead_code, reason = "each test uses some of what they share")]
+
+mod common;
+
+use common::{everywhere, phases, run};
+
+const SMALL: [&str; 7] = ["ageing", "--threads", "2", "--bytes", "8M", "--rounds", "2"];
+
+#[test]
+fn every_round_writes_what_the_files_have() {
+    let all = everywhere(&SMALL);
+    for figures in &all {
+        let found = phases(figures);
+        let names: Vec<_> = found.iter().map(|(name, _)| *name).collect();
+        let expected = [
+            "fill",
+            "sync",
+            "read",
+            "round 1",
+            "round 2",
+            "sync",
+            "read aged",
+            "remove",
+            "sync",
+        ];
+        assert_eq!(names, expected);
+        let bytes = |phase: usize| figures["phases"][phase]["bytes"].as_u64().unwrap();
+        assert!(bytes(0) <= 8 << 20 && bytes(0) > 4 << 20, "{}", bytes(0));
+        for round in [3, 4] {
+            assert!((8 << 20..12 << 20).contains(&bytes(round)));
+        }
+        // What was filled is read; what is left is read, and removed.
+        assert_eq!(found[0].1, found[2].1);
+        assert_eq!(found[6].1, found[7].1);
+        assert!(figures["ratios"]["last_round_to_first"].as_f64().unwrap() > 0.0);
+        // The same operations everywhere.
+        assert_eq!(phases(&all[0]), found);
+    }
+}
+
+#[test]
+fn settings_that_cannot_be_are_refused() {
+    for (args, says) in [
+        (["--rounds", "21"], "--rounds"),
+        (["--rounds", "0"], "--rounds"),
+        (["--bytes", "1M"], "2M for each thread"),
+        (["--threads", "0"], "--threads"),
+    ] {
+        let said = run(&[&["ageing"][..], &args].concat()).unwrap_err();
+        assert!(said.contains(says), "{said}");
+    }
+}
