@@ -31,7 +31,7 @@ fork point     the state in which two branches parted. It holds what all of them
                (also a snapshot that was dropped while it has two or more)
 being dropped  its space, in the last column, is freed while the volume is in
                use; `cairnfs drop --wait` does it now. Also what a diff or
-               publish needed for itself
+               publish needed for itself. All of these are one line, the last
 unfinished     what a publish, restore or receive had prepared when it was
                interrupted; the next command that writes, or mount, drops it
 
@@ -120,8 +120,10 @@ fn print(
     own: &BTreeMap<u32, u64>,
 ) -> io::Result<()> {
     let own = |root: &RootInfo| own.get(&root.id).copied().unwrap_or(0);
-    let lines = lines(list).into_iter();
+    let (stays, dropped) = without_dropped(list);
+    let lines = lines(&stays).into_iter();
     let lines = lines.map(|(depth, root)| (style(root), columns(depth, root, own(root), zone)));
+    let lines = lines.chain(dropped_line(&dropped, own));
     let head = ["NAME", "KIND", "MADE", "OWN"].map(str::to_owned);
     let head = look.terminal.then_some((look::STRONG, head));
     let lines: Vec<(Style, [String; 4])> = head.into_iter().chain(lines).collect();
@@ -137,6 +139,47 @@ fn print(
         writeln!(out, "{name}  {kind:kind_width$}  {when:16}  {own:>9}")?;
     }
     Ok(())
+}
+
+/// The roots that stay, each with the nearest ancestor that stays, and those that are being dropped.
+fn without_dropped(list: &[RootInfo]) -> (Vec<RootInfo>, Vec<&RootInfo>) {
+    let all: BTreeMap<u32, &RootInfo> = list.iter().map(|root| (root.id, root)).collect();
+    let (dropped, stays): (Vec<_>, Vec<_>) = list.iter().partition(|root| root.being_dropped);
+    // In a damaged volume parents may form a circle.
+    let above = |root: &RootInfo| {
+        let mut parent = root.parent;
+        for _ in list {
+            let gone = all.get(&parent?).filter(|parent| parent.being_dropped);
+            match gone {
+                Some(gone) => parent = gone.parent,
+                None => return parent,
+            }
+        }
+        None
+    };
+    let stays = stays.into_iter().map(|root| RootInfo {
+        parent: above(root),
+        ..root.clone()
+    });
+    (stays.collect(), dropped)
+}
+
+/// The line of all that is being dropped.
+fn dropped_line(
+    dropped: &[&RootInfo],
+    own: impl Fn(&RootInfo) -> u64,
+) -> Option<(Style, [String; 4])> {
+    let first = dropped.first()?;
+    let count = match dropped.len() {
+        1 => String::new(),
+        count => format!("{count} "),
+    };
+    let what = format!("{count}{}", kind(first));
+    let bytes = dropped.iter().map(|root| own(root)).sum();
+    Some((
+        look::FAINT,
+        ["-".to_owned(), what, String::new(), human(bytes)],
+    ))
 }
 
 /// The roots in the order of the tree, each with its depth. Of several children the last one, in
@@ -215,6 +258,29 @@ mod tests {
             (0, "main"),
         ];
         assert_eq!(shown, expected);
+    }
+
+    #[test]
+    fn what_is_being_dropped_is_one_line_behind_all_others() {
+        let gone = |id, parent| RootInfo {
+            being_dropped: true,
+            ..root(id, "", parent, 5, false)
+        };
+        let list = [
+            root(1, "main", 4, 0, true),
+            root(2, "a", 0, 10, false),
+            gone(3, 2),
+            gone(4, 3),
+        ];
+        let (stays, dropped) = without_dropped(&list);
+        assert_eq!((stays.len(), stays[0].parent), (2, Some(2)));
+        let (_, line) = dropped_line(&dropped, |root| u64::from(root.id) << 20).unwrap();
+        assert_eq!(line, ["-", "2 being dropped", "", "7 MiB"]);
+        let (_, line) = dropped_line(&dropped[..1], |_| 0).unwrap();
+        assert_eq!(line[1], "being dropped");
+        assert!(dropped_line(&[], |_| 0).is_none());
+        let circle = [gone(1, 2), gone(2, 1), root(3, "a", 2, 0, false)];
+        assert_eq!(without_dropped(&circle).0[0].parent, None);
     }
 
     #[test]
