@@ -14,6 +14,7 @@ use cairnfs::format::item::{
     encode_dir_name,
 };
 use cairnfs::format::key::{Key, Kind, VOLUME_ROOT};
+use cairnfs::format::numbers::Given;
 use cairnfs::format::record::Entry;
 use cairnfs::format::root::Root;
 use cairnfs::format::xattr::decode_xattrs;
@@ -235,13 +236,11 @@ impl Overlay {
         }
     }
 
-    /// The greatest inode number among the items that the log adds.
-    pub(crate) fn greatest_ino(&self) -> u64 {
-        let puts = self.changes.iter().rev();
+    /// Adds the inode numbers among the items that the log adds.
+    pub(crate) fn add_numbers(&self, given: &mut Given) {
+        let puts = self.changes.iter();
         puts.filter(|(k, c)| k.kind == Kind::Inode && matches!(c, Change::Put { .. }))
-            .map(|(k, _)| k.object)
-            .next()
-            .unwrap_or(0)
+            .for_each(|(k, _)| given.add(k.object));
     }
 }
 

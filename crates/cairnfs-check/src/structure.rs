@@ -10,6 +10,7 @@ use cairnfs::error::Result;
 use cairnfs::format::geometry::Geometry;
 use cairnfs::format::item::{ORPHAN_REMOVE, ORPHAN_TRUNCATE, decode_dir_entry, decode_extent_at};
 use cairnfs::format::key::{Kind, ORPHANS, SHARED_BYTES, SHARED_VALUES};
+use cairnfs::format::numbers::Given;
 use cairnfs::format::root::RawRoot;
 use cairnfs::format::xattr::decode_stored_xattrs;
 use cairnfs::format::{FIRST_USER_INO, ROOT_INO};
@@ -203,8 +204,8 @@ impl Context<'_> {
 /// Groups items by object.
 pub(crate) struct Structure<'a> {
     context: Context<'a>,
-    /// All inode numbers are less than this.
-    ino_limit: u64,
+    /// The inode numbers that there can be.
+    given: Given,
     shared: Shared,
     current: Option<Object>,
 }
@@ -218,7 +219,8 @@ impl<'a> Structure<'a> {
     ) -> Self {
         let superblock = &volume.superblock;
         let geometry = &volume.geometry;
-        let next = superblock.next_ino.get();
+        let mut given = superblock.given();
+        replay.overlay.add_numbers(&mut given);
         Self {
             context: Context {
                 geometry,
@@ -240,7 +242,7 @@ impl<'a> Structure<'a> {
                     missing: BTreeSet::new(),
                 },
             },
-            ino_limit: next.max(replay.overlay.greatest_ino().saturating_add(1)),
+            given,
             shared: Shared::new(superblock.hash_seed.get()),
             current: None,
         }
@@ -311,8 +313,11 @@ impl<'a> Structure<'a> {
 
     fn begin_object(&mut self, item: &Item<'_>, ledger: &mut Ledger<'_>) {
         let ino = item.key.object;
-        if ino != ROOT_INO && ino >= self.ino_limit {
-            let message = format!("numbers from {} on were not given yet", self.ino_limit);
+        if ino >= FIRST_USER_INO && !self.given.has(ino) {
+            let message = format!(
+                "the numbers below {} and {} ranges were given",
+                self.given.next, self.given.ranges
+            );
             let finding = Finding::new(codes::INODE_NUMBER, message).of(ino);
             ledger.add(finding.at(item.block));
         }

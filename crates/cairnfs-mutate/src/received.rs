@@ -10,7 +10,9 @@ use std::sync::Arc;
 use cairnfs::device::MemoryDevice;
 use cairnfs::error::{Error, Result};
 use cairnfs::format::MAX_NAME;
-use cairnfs::format::stream::{Chain, FRAME_HEADER, PREAMBLE};
+use cairnfs::format::stream::{
+    Chain, FRAME_HEADER, PREAMBLE, STREAM_VERSION, STREAM_VERSION_ORIGINS,
+};
 use cairnfs::fs::{FileSystem, Options};
 use cairnfs::types::FileKind;
 use cairnfs::{Volume, VolumeOptions};
@@ -22,6 +24,8 @@ use crate::random::Random;
 
 /// The kind of the last frame of a stream.
 const END: u8 = 11;
+/// The kind of a frame that tells where files come from.
+const ORIGIN: u8 = 12;
 /// Name of the snapshot that is received.
 const NAME: &str = "received";
 /// Values that numbers in records are changed to.
@@ -121,9 +125,12 @@ pub fn frames(stream: &[u8]) -> Vec<Frame> {
     frames
 }
 
-/// The stream of these frames, with valid checksums and a last frame.
+/// The stream of these frames, with valid checksums and a last frame, of the version that they need.
 pub fn sealed(frames: &[Frame]) -> Vec<u8> {
-    let (preamble, mut chain) = Chain::begin();
+    let (preamble, mut chain) = Chain::begin(match frames.iter().any(|(kind, _)| *kind == ORIGIN) {
+        true => STREAM_VERSION_ORIGINS,
+        false => STREAM_VERSION,
+    });
     let mut bytes = preamble.to_vec();
     for (kind, payload) in frames {
         chain.seal(*kind, payload, &mut bytes);
@@ -140,7 +147,7 @@ pub fn mutate(frames: &mut Vec<Frame>, random: &mut Random) {
         0 => drop(frames.remove(i)),
         1 => frames.insert(j, frames[i].clone()),
         2 => frames.swap(i, j),
-        3 => frames[i].0 = random.below(12) as u8,
+        3 => frames[i].0 = random.below(13) as u8,
         4 => {
             let (kind, payload) = &mut frames[i];
             // The name is behind two numbers.

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use cairnfs::error::{Error, Result};
-use cairnfs::format::stream::{Chain, RawBegin, Record};
+use cairnfs::format::stream::{Chain, RawBegin, Record, STREAM_VERSION_ORIGINS};
 use cairnfs::format::{MAX_NAME, ROOT_INO};
 use cairnfs::stream::{Target, receive};
 use cairnfs::types::FileKind;
@@ -15,7 +15,7 @@ use cairnfs::types::FileKind;
 /// from 128 on have as payload an inode that is mostly valid, so that deep checks are reached:
 /// number (1) and type (1).
 pub fn sealed(input: &[u8]) -> Vec<u8> {
-    let (preamble, mut chain) = Chain::begin();
+    let (preamble, mut chain) = Chain::begin(STREAM_VERSION_ORIGINS);
     let mut bytes = preamble.to_vec();
     let begin = Record::Begin(RawBegin::default());
     chain.frame(&begin, &mut bytes).unwrap();
@@ -23,7 +23,7 @@ pub fn sealed(input: &[u8]) -> Vec<u8> {
     while let [kind, len, behind @ ..] = rest {
         let (payload, behind) = behind.split_at(usize::from(*len).min(behind.len()));
         match kind {
-            0..128 => chain.seal(kind % 12, payload, &mut bytes),
+            0..128 => chain.seal(kind % 13, payload, &mut bytes),
             _ => chain.seal(2 + kind % 2, &inode(payload), &mut bytes),
         }
         rest = behind;

@@ -117,6 +117,7 @@ impl Image {
             free_blocks: U64::new(0),
             checkpoint: RawCheckpoint::default(),
             checkpoint_before: RawCheckpoint::default(),
+            ranges: U32::new(0),
         };
         let mut image = Self {
             bytes: vec![0; SIZE as usize],

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use cairnfs::Error;
 use cairnfs::device::HostRoom;
 use cairnfs::format::superblock::{
-    CHECKPOINTS, KNOWN_INCOMPATIBLE, KNOWN_RO_COMPATIBLE, RENAMED_ENTRIES, ROOTS,
+    CHECKPOINTS, KNOWN_INCOMPATIBLE, KNOWN_RO_COMPATIBLE, RANGES, RENAMED_ENTRIES, ROOTS,
 };
 use cairnfs::fs::{FileSystem, Options, inspect};
 use cairnfs::types::{StatFs, VolumeInfo, uuid_text};
@@ -218,6 +218,9 @@ fn feature_names(features: &Features) -> String {
     }
     if features.ro_compatible & CHECKPOINTS != 0 {
         names.push("checkpoints".to_owned());
+    }
+    if features.ro_compatible & RANGES != 0 {
+        names.push("ranges".to_owned());
     }
     for (what, bits) in [
         ("compatible", features.compatible),

@@ -20,7 +20,7 @@ use crate::diff::tree::{Entry, FileTree, bad_item, entry_of, inode_of};
 use crate::error::{Error, Result};
 use crate::format::item::{RawInode, S_IFLNK, S_IFMT, S_IFREG};
 use crate::format::key::{Key, Kind, ORPHANS, SHARED_BYTES, SHARED_VALUES};
-use crate::format::stream::RECEIVED;
+use crate::format::received::RECEIVED;
 use crate::format::xattr::{StoredXattr, decode_shared_value, decode_stored_xattrs};
 use crate::index::{Difference, Differences};
 

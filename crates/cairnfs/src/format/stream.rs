@@ -17,8 +17,12 @@ use crate::format::{MAX_COUNTER, MAX_FILE_SIZE, MAX_NAME, MAX_SYMLINK, MAX_XATTR
 
 /// First bytes of a stream.
 pub const STREAM_MAGIC: [u8; 8] = *b"CairnSnd";
-/// The version that this program writes and reads.
+/// The version of a stream without [`Record::Origin`].
 pub const STREAM_VERSION: u32 = 1;
+/// The version of a stream that may have some.
+pub const STREAM_VERSION_ORIGINS: u32 = 2;
+/// Most origins of a stream, and most ranges of numbers of a received snapshot.
+pub const MAX_ORIGINS: usize = 1024;
 /// Size of what precedes the first frame, in bytes: magic, version, CRC of both.
 pub const PREAMBLE: usize = 16;
 /// Size of a frame's header in bytes.
@@ -56,11 +60,7 @@ pub struct RawBegin {
     pub boundary: U64,
 }
 
-/// The extended attribute of the root directory of a received snapshot that says what it is. It is
-/// neither sent nor compared, and no stream may set it.
-pub const RECEIVED: &[u8] = b"trusted.cairnfs.received";
-
-/// The value of [`RECEIVED`].
+/// Which files some numbers of the sender are: those that another volume has made.
 #[derive(
     Debug,
     Clone,
@@ -75,18 +75,15 @@ pub const RECEIVED: &[u8] = b"trusted.cairnfs.received";
     Unaligned,
 )]
 #[repr(C)]
-pub struct RawReceived {
-    /// UUID of the volume that sent it.
+pub struct RawOrigin {
+    /// UUID of the volume that made the files.
     pub uuid: [u8; 16],
-    /// Root id of the tree on that volume.
-    pub root: U32,
-    /// Sequence up to which it has all changes there.
-    pub boundary: U64,
-    /// What was added to the inode numbers of the sender.
-    pub shift: U64,
-    /// Root id of the tree here. A root that was forked from it has the attribute, too, and another
-    /// id.
-    pub own_root: U32,
+    /// The first number on that volume.
+    pub first: U64,
+    /// The number that the sender has for it.
+    pub sent: U64,
+    /// How many numbers follow each other.
+    pub len: U64,
 }
 
 /// Attributes of an inode.
@@ -127,6 +124,21 @@ pub struct RawStreamInode {
     pub ctime: RawTime,
     /// Time of creation.
     pub btime: RawTime,
+}
+
+impl RawOrigin {
+    /// Checks that its numbers are ones that volumes can have.
+    ///
+    /// # Errors
+    /// What is wrong with them.
+    pub fn check(&self) -> Result<(), String> {
+        let (first, sent, len) = (self.first.get(), self.sent.get(), self.len.get());
+        let fits = |from: u64| from.checked_add(len).is_some_and(|end| end <= MAX_COUNTER);
+        match len > 0 && fits(first) && fits(sent) {
+            true => Ok(()),
+            false => Err(format!("{len} inodes from {sent}, made as {first}")),
+        }
+    }
 }
 
 impl RawStreamInode {
@@ -205,6 +217,8 @@ pub struct RawEnd {
 pub enum Record<'a> {
     /// The first record.
     Begin(RawBegin),
+    /// Numbers of files that come from another volume.
+    Origin(RawOrigin),
     /// An inode that the base does not have; without a name yet, its contents are zeros.
     Create(RawStreamInode),
     /// New attributes of an inode of the base; its contents are cut or extended with zeros.
@@ -274,11 +288,13 @@ const UNLINK: u8 = 8;
 const LINK: u8 = 9;
 const REMOVE: u8 = 10;
 const END: u8 = 11;
+const ORIGIN: u8 = 12;
 
 impl<'a> Record<'a> {
     fn kind(&self) -> u8 {
         match self {
             Record::Begin(_) => BEGIN,
+            Record::Origin(_) => ORIGIN,
             Record::Create(_) => CREATE,
             Record::Change(_) => CHANGE,
             Record::Xattr { value: Some(_), .. } => SET_XATTR,
@@ -295,6 +311,7 @@ impl<'a> Record<'a> {
     fn encode(&self, out: &mut Vec<u8>) {
         match self {
             Record::Begin(raw) => out.extend_from_slice(raw.as_bytes()),
+            Record::Origin(raw) => out.extend_from_slice(raw.as_bytes()),
             Record::Create(raw) | Record::Change(raw) => out.extend_from_slice(raw.as_bytes()),
             Record::End(raw) => out.extend_from_slice(raw.as_bytes()),
             Record::Remove { ino } => numbers(out, &[*ino]),
@@ -324,6 +341,7 @@ impl<'a> Record<'a> {
         let short = || format!("record of kind {kind} with {} bytes", payload.len());
         let record = match kind {
             BEGIN => Record::Begin(FromBytes::read_from_bytes(payload).map_err(|_| short())?),
+            ORIGIN => Record::Origin(FromBytes::read_from_bytes(payload).map_err(|_| short())?),
             CREATE | CHANGE => {
                 let raw = RawStreamInode::read_from_bytes(payload).map_err(|_| short())?;
                 raw.check()?;
@@ -368,6 +386,7 @@ impl<'a> Record<'a> {
     fn check(&self) -> Result<(), String> {
         match self {
             Record::Begin(_) | Record::End(_) => Ok(()),
+            Record::Origin(raw) => raw.check(),
             Record::Create(raw) | Record::Change(raw) => raw.check(),
             Record::Remove { ino } => check_ino(*ino),
             Record::Unlink { dir, ino, name } | Record::Link { dir, ino, name } => {
@@ -486,18 +505,18 @@ impl FrameHeader {
 
 /// The checksums over a stream, up to a frame.
 pub struct Chain {
+    version: u32,
     crc: u32,
     hash: Xxh3,
     frames: u64,
 }
 
 impl Chain {
-    /// The preamble of a stream, and the checksums behind it.
-    pub fn begin() -> ([u8; PREAMBLE], Self) {
+    /// The preamble of a stream of this version, and the checksums behind it.
+    pub fn begin(version: u32) -> ([u8; PREAMBLE], Self) {
         let mut preamble = [0; PREAMBLE];
         let [.., c0, c1, c2, c3] = &mut preamble;
-        let version = STREAM_VERSION.to_le_bytes();
-        let head = [&STREAM_MAGIC[..], &version[..]].concat();
+        let head = [&STREAM_MAGIC[..], &version.to_le_bytes()[..]].concat();
         let crc = crc(&head);
         for (to, byte) in [c0, c1, c2, c3].into_iter().zip(crc.to_le_bytes()) {
             *to = byte;
@@ -506,13 +525,14 @@ impl Chain {
             .iter_mut()
             .zip(&head)
             .for_each(|(to, byte)| *to = *byte);
-        (preamble, Self::behind(&preamble, crc))
+        (preamble, Self::behind(&preamble, (version, crc)))
     }
 
-    fn behind(preamble: &[u8], crc: u32) -> Self {
+    fn behind(preamble: &[u8], (version, crc): (u32, u32)) -> Self {
         let mut hash = Xxh3::new();
         hash.update(preamble);
         Self {
+            version,
             crc,
             hash,
             frames: 0,
@@ -532,10 +552,13 @@ impl Chain {
         if stored != found.to_le_bytes() {
             return Err("its first bytes are damaged".into());
         }
-        if head.get(STREAM_MAGIC.len()..) != Some(&STREAM_VERSION.to_le_bytes()[..]) {
-            return Err("it was sent by a newer version of CairnFS: receive it with that".into());
+        let version = [STREAM_VERSION, STREAM_VERSION_ORIGINS]
+            .into_iter()
+            .find(|version| head.ends_with(&version.to_le_bytes()));
+        match version {
+            Some(version) => Ok(Self::behind(preamble, (version, found))),
+            None => Err("it was sent by a newer version of CairnFS: receive it with that".into()),
         }
-        Ok(Self::behind(preamble, found))
     }
 
     /// Appends the frame of a record to `out`.
@@ -587,6 +610,9 @@ impl Chain {
             return Err(format!("frame {} has unknown flags", self.frames));
         }
         let record = Record::decode(header.kind, payload)?;
+        if matches!(record, Record::Origin(_)) && self.version < STREAM_VERSION_ORIGINS {
+            return Err("it has a record of a later version".into());
+        }
         if let Record::End(_) = record
             && record != self.end()
         {
@@ -624,7 +650,7 @@ mod tests {
             base_boundary: U64::new(4),
             boundary: U64::new(5),
         };
-        let (preamble, mut chain) = Chain::begin();
+        let (preamble, mut chain) = Chain::begin(STREAM_VERSION);
         let mut bytes = preamble.to_vec();
         let records = [
             Record::Begin(begin),

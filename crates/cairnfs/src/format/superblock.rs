@@ -8,6 +8,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::error::{Corruption, Error};
 use crate::format::geometry::{Geometry, SUPERBLOCK_SLOTS};
+use crate::format::numbers::{Given, MAX_RANGES};
 use crate::format::pointer::RawPtr;
 use crate::format::{BLOCK_SIZE, FIRST_USER_INO, MAX_COUNTER, NODE_SIZE, checksum};
 
@@ -20,10 +21,12 @@ pub const ROOTS: u64 = 2;
 /// Read-only compatible feature: the superblock names checkpoints, and blocks that are written in place
 /// are born again.
 pub const CHECKPOINTS: u64 = 1;
+/// Read-only compatible feature: files of other volumes have numbers in ranges of their own.
+pub const RANGES: u64 = 2;
 /// Incompatible features that this version supports.
 pub const KNOWN_INCOMPATIBLE: u64 = RENAMED_ENTRIES | ROOTS;
 /// Read-only compatible features that this version supports.
-pub const KNOWN_RO_COMPATIBLE: u64 = CHECKPOINTS;
+pub const KNOWN_RO_COMPATIBLE: u64 = CHECKPOINTS | RANGES;
 /// Maximum length of the label in bytes.
 pub const MAX_LABEL: usize = 64;
 
@@ -110,6 +113,8 @@ pub struct RawSuperblock {
     pub checkpoint: RawCheckpoint,
     /// The checkpoint with which that one was compared.
     pub checkpoint_before: RawCheckpoint,
+    /// Number of ranges of inode numbers that were taken for files of other volumes.
+    pub ranges: U32,
 }
 
 /// A decoded, checked superblock.
@@ -132,6 +137,14 @@ impl RawSuperblock {
         Geometry {
             total_blocks: self.total_blocks.get(),
             log_blocks: self.log_blocks.get(),
+        }
+    }
+
+    /// The inode numbers that the volume has given, apart from those that only the log has.
+    pub fn given(&self) -> Given {
+        Given {
+            next: self.next_ino.get(),
+            ranges: self.ranges.get(),
         }
     }
 
@@ -250,6 +263,10 @@ impl RawSuperblock {
         if self.next_ino.get() < FIRST_USER_INO {
             let expected = format!("a next inode number from {FIRST_USER_INO} on");
             return Err((expected, self.next_ino.to_string()));
+        }
+        if self.ranges.get() > MAX_RANGES {
+            let expected = format!("at most {MAX_RANGES} ranges of inode numbers");
+            return Err((expected, self.ranges.to_string()));
         }
         Ok(())
     }

@@ -230,6 +230,7 @@ fn first_superblock(geometry: &Geometry, options: &MakeOptions) -> Result<Superb
         free_blocks: U64::new(0),
         checkpoint: RawCheckpoint::default(),
         checkpoint_before: RawCheckpoint::default(),
+        ranges: U32::new(0),
     })
 }
 

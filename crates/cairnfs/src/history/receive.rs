@@ -1,31 +1,27 @@
 //! Receiving a stream as a snapshot.
 //!
-//! Uses the stream's receiver, a staged head, and a graft on it. Inode numbers of the sender become
-//! numbers of this volume by adding a *shift*: 0 if this volume sent the stream, otherwise a range of
-//! numbers that is taken once for each sender. So the same file of several streams of one sender has
-//! the same number here, and they can be compared. What was received is recorded in an attribute of
-//! its root directory.
+//! Uses the stream's receiver, a staged head, a graft on it, and the numbers of the stream's inodes
+//! here. What was received is recorded in an attribute of its root directory.
 
 use std::io::Read;
 use std::sync::Arc;
 
 use zerocopy::little_endian::{U32, U64};
-use zerocopy::{FromBytes, IntoBytes};
 
 use crate::error::{Error, Result};
 use crate::format::ROOT_INO;
+use crate::format::received::{RECEIVED, RawReceived, Received};
 use crate::format::root::refused_root_name;
-use crate::format::stream::{RECEIVED, RawBegin, RawReceived, RawStreamInode, Record};
+use crate::format::stream::{RawBegin, RawStreamInode, Record};
 use crate::fs::FileSystem;
 use crate::history::frozen::Frozen;
 use crate::history::graft::Graft;
+use crate::history::numbers::{Known, Numbers};
+use crate::history::received::received_of;
 use crate::history::stage::Staged;
 use crate::refs;
 use crate::stream::Target;
-use crate::types::{FileKind, RootInfo, uuid_text};
-
-/// Inode numbers that a sender may have given: a thousand per second for 34 years.
-const NUMBERS: u64 = 1 << 40;
+use crate::types::{FileKind, uuid_text};
 
 /// Receives a stream as the snapshot `name`, or under a name made of the time. Returns the name.
 ///
@@ -67,7 +63,7 @@ fn at_inode(error: Error, ino: u64) -> Error {
 /// The inode that a record is about.
 fn inode_of(record: &Record<'_>) -> u64 {
     match record {
-        Record::Begin(_) | Record::End(_) => ROOT_INO,
+        Record::Begin(_) | Record::Origin(_) | Record::End(_) => ROOT_INO,
         Record::Create(raw) | Record::Change(raw) => raw.ino.get(),
         Record::Xattr { ino, .. }
         | Record::Data { ino, .. }
@@ -75,30 +71,6 @@ fn inode_of(record: &Record<'_>) -> u64 {
         | Record::Unlink { ino, .. }
         | Record::Link { ino, .. }
         | Record::Remove { ino } => *ino,
-    }
-}
-
-/// How numbers of a sender become numbers here.
-#[derive(Clone, Copy)]
-struct Numbers {
-    shift: u64,
-    /// Numbers of the sender are below this.
-    end: u64,
-}
-
-impl Numbers {
-    fn here(&self, ino: u64) -> Option<u64> {
-        match ino {
-            ROOT_INO => Some(ino),
-            _ => ino.checked_add(self.shift).filter(|_| ino < self.end),
-        }
-    }
-
-    fn there(&self, ino: u64) -> u64 {
-        match ino {
-            ROOT_INO => ino,
-            _ => ino.saturating_sub(self.shift),
-        }
     }
 }
 
@@ -117,20 +89,7 @@ struct Receiver {
     state: Option<Receiving>,
 }
 
-/// What is recorded of a received snapshot.
-fn received_of(fs: &FileSystem, root: &RootInfo) -> Result<Option<RawReceived>> {
-    let frozen = Frozen::of(fs, root.clone())?;
-    let mut found = None;
-    frozen.files(fs).xattrs(ROOT_INO, &mut |name, value| {
-        if name == RECEIVED {
-            found = RawReceived::read_from_bytes(&value).ok();
-        }
-        Ok(())
-    })?;
-    Ok(found.filter(|received| received.own_root.get() == root.id))
-}
-
-/// The root that a stream builds on, and how its numbers become numbers here.
+/// The root that a stream builds on, and what its numbers are here.
 struct Place {
     base: Option<u32>,
     numbers: Numbers,
@@ -138,50 +97,39 @@ struct Place {
 
 impl Place {
     fn find(fs: &FileSystem, begin: &RawBegin) -> Result<Self> {
-        let core = fs.core();
         let wanted = (begin.base_root.get(), begin.base_boundary.get());
-        let roots = fs.roots();
-        let snapshots = || roots.iter().filter(|r| !r.writable && r.name.is_some());
-        let missing = || Error::NoBase {
-            volume: uuid_text(&begin.uuid),
-            root: wanted.0,
-        };
-        if fs.info().uuid == begin.uuid {
-            let here = snapshots().find(|root| (root.id, root.boundary) == wanted);
-            let numbers = Numbers {
-                shift: 0,
-                end: core.superblocks().next_ino(),
-            };
-            let base = here.map(|root| root.id);
-            return match wanted.0 > 0 && base.is_none() {
-                true => Err(missing()),
-                false => Ok(Self { base, numbers }),
-            };
-        }
-        let mut shift = None;
+        let own = fs.info().uuid;
+        let mut known = Known::default();
         let mut base = None;
-        for root in snapshots() {
-            let Some(received) = received_of(fs, root)?.filter(|r| r.uuid == begin.uuid) else {
+        for root in fs.roots() {
+            if root.writable || root.name.is_none() {
                 continue;
+            }
+            let received = received_of(Frozen::of(fs, root.clone())?.files(fs))?;
+            known.add(&received.ranges);
+            let raw = &received.raw;
+            let sent = raw.uuid == begin.uuid && raw.own_root.get() == root.id;
+            let is_base = match own == begin.uuid {
+                true => (root.id, root.boundary) == wanted,
+                false => sent && (raw.root.get(), raw.boundary.get()) == wanted,
             };
-            shift = Some(received.shift.get());
-            if (received.root.get(), received.boundary.get()) == wanted {
-                base = Some((root.id, received.shift.get()));
+            if is_base {
+                base = Some((root.id, received.ranges));
             }
         }
-        let (base, shift) = match (wanted.0, base) {
-            (0, _) => (None, shift),
-            (_, Some((base, shift))) => (Some(base), Some(shift)),
-            (_, None) => return Err(missing()),
+        let (base, ranges) = match (wanted.0, base) {
+            (0, _) => (None, Vec::new()),
+            (_, Some((base, ranges))) => (Some(base), ranges),
+            (root, None) => {
+                let volume = uuid_text(&begin.uuid);
+                return Err(Error::NoBase { volume, root });
+            }
         };
-        let shift = match shift {
-            Some(shift) => shift,
-            None => core.superblocks().take_numbers(NUMBERS)?,
-        };
-        let end = NUMBERS;
+        // Before anything is made here for the stream: it must not name that.
+        let given = fs.core().superblocks().given();
         Ok(Self {
             base,
-            numbers: Numbers { shift, end },
+            numbers: Numbers::new((own, begin.uuid), given, &ranges, known),
         })
     }
 }
@@ -198,7 +146,7 @@ impl Receiving {
             uuid: begin.uuid,
             root: begin.root,
             boundary: begin.boundary,
-            shift: U64::new(place.numbers.shift),
+            shift: U64::new(0),
             own_root: U32::new(staged.id),
         };
         Ok(Self {
@@ -211,9 +159,14 @@ impl Receiving {
     }
 
     fn here(&self, ino: u64) -> Result<u64> {
-        self.numbers.here(ino).ok_or_else(|| {
-            let why = format!("inode {ino} is not one that its volume can have had");
-            Error::Stream(why)
+        let missing = || Error::Stream(format!("inode {ino} is not there"));
+        self.numbers.here(ino).ok_or_else(missing)
+    }
+
+    /// The number that an inode here has in the stream.
+    fn sent(&self, here: u64) -> Result<u64> {
+        self.numbers.sent(here).ok_or_else(|| {
+            Error::Stream(format!("its base has inode {here}, which was not received"))
         })
     }
 
@@ -232,6 +185,7 @@ impl Receiving {
     fn apply(&mut self, record: &Record<'_>) -> Result<()> {
         match *record {
             Record::Begin(_) | Record::End(_) => Ok(()),
+            Record::Origin(origin) => self.numbers.tell(&origin),
             Record::Create(raw) => self.create(&raw),
             Record::Change(raw) => self.change(&raw),
             Record::Xattr { ino, name, value } => {
@@ -255,7 +209,9 @@ impl Receiving {
     }
 
     fn create(&mut self, raw: &RawStreamInode) -> Result<()> {
-        let here = link_here(raw, self.here(raw.ino.get())?);
+        let core = self.graft.fs().core();
+        let ino = self.numbers.make(raw.ino.get(), || core.take_range())?;
+        let here = link_here(raw, ino);
         match FileKind::from_mode(raw.mode.get()) {
             Some(FileKind::Symlink) => {
                 self.link = Some(*raw);
@@ -283,8 +239,12 @@ impl Receiving {
     /// Shows what was received as a snapshot.
     fn finish(self, name: &str) -> Result<()> {
         // The attribute changes the time of the root directory, which is set after it.
-        let value = self.received.as_bytes();
-        self.graft.set_xattr(ROOT_INO, RECEIVED, Some(value))?;
+        let received = Received {
+            raw: self.received,
+            ranges: self.numbers.ranges(),
+        };
+        let value = received.encode();
+        self.graft.set_xattr(ROOT_INO, RECEIVED, Some(&value))?;
         drop(self.graft.finish()?);
         self.staged.freeze(name)
     }
@@ -324,13 +284,13 @@ impl Target for Receiver {
     fn parent(&self, dir: u64) -> Result<Option<u64>> {
         let state = self.state()?;
         let parent = state.graft.parent(state.here(dir)?)?;
-        Ok(parent.map(|ino| state.numbers.there(ino)))
+        parent.map(|ino| state.sent(ino)).transpose()
     }
 
     fn holder(&self, dir: u64, name: &[u8]) -> Result<Option<u64>> {
         let state = self.state()?;
         let holder = state.graft.holder(state.here(dir)?, name)?;
-        Ok(holder.map(|ino| state.numbers.there(ino)))
+        holder.map(|ino| state.sent(ino)).transpose()
     }
 
     fn is_empty(&self, dir: u64) -> Result<bool> {

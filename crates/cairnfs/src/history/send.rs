@@ -9,6 +9,7 @@ use crate::format::stream::RawBegin;
 use crate::fs::FileSystem;
 use crate::history::find;
 use crate::history::frozen::{Frozen, empty};
+use crate::history::received::origins_of;
 use crate::stream::StreamWriter;
 
 /// Writes the snapshot of a reference to `out`, as the changes from the snapshot `base`, or as a
@@ -29,8 +30,10 @@ pub fn send<W: Write>(fs: &FileSystem, out: W, root: &str, base: Option<&str>) -
         boundary: U64::new(new.root.boundary),
     };
     let before = old.as_ref().map_or_else(|| empty(fs), |old| old.files(fs));
-    let mut writer = StreamWriter::new(out, begin)?;
-    crate::stream::send(&mut writer, (before, new.files(fs)), fs.core().data())?;
+    let files = new.files(fs);
+    let origins = origins_of(files, fs.info().uuid)?;
+    let mut writer = StreamWriter::new(out, begin, &origins)?;
+    crate::stream::send(&mut writer, (before, files), fs.core().data())?;
     writer.finish()
 }
 

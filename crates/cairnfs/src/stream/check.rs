@@ -1,8 +1,8 @@
 //! What a record may do to the tree that a stream builds.
 //!
 //! Uses the target for all that earlier records did; keeps the inode that is being filled and a
-//! count. Records come in four phases: inodes with attributes and contents, names removed, names
-//! added, inodes removed. So a name is never taken twice, and the type of every inode is known when
+//! count. Records come in phases: origins of inodes, inodes with attributes and contents, names
+//! removed, names added, inodes removed. So a name is never taken twice, and the type of every inode is known when
 //! it gets a name.
 //!
 //! Invariant: directories never hold each other. A directory gets a name only if it has none, so
@@ -12,7 +12,8 @@
 
 use crate::error::{Error, Result};
 use crate::format::item::{S_IFDIR, S_IFMT};
-use crate::format::stream::{RECEIVED, RawStreamInode, Record, is_target};
+use crate::format::received::RECEIVED;
+use crate::format::stream::{RawStreamInode, Record, is_target};
 use crate::format::{MAX_LINKS, ROOT_INO};
 use crate::stream::target::Target;
 use crate::types::FileKind;
@@ -25,6 +26,7 @@ pub const MOST_LEVELS: usize = 4096;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 enum Phase {
     #[default]
+    Origins,
     Inodes,
     Unlink,
     Link,
@@ -60,6 +62,7 @@ impl Checker {
     /// Checks a record before it is applied.
     pub fn check(&mut self, record: &Record<'_>, target: &dyn Target) -> Result<()> {
         let phase = match record {
+            Record::Origin(_) => Phase::Origins,
             Record::Unlink { .. } => Phase::Unlink,
             Record::Link { .. } => Phase::Link,
             Record::Remove { .. } => Phase::Remove,
@@ -73,7 +76,7 @@ impl Checker {
         }
         self.phase = phase;
         match record {
-            Record::Begin(_) | Record::End(_) => Ok(()),
+            Record::Begin(_) | Record::Origin(_) | Record::End(_) => Ok(()),
             Record::Create(raw) => self.create(raw, target),
             Record::Change(raw) => self.change(raw, target),
             Record::Xattr { name, .. } if *name == RECEIVED => {

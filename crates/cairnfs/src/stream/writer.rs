@@ -6,7 +6,9 @@
 use std::io::Write;
 
 use crate::error::{Error, Result};
-use crate::format::stream::{Chain, RawBegin, Record};
+use crate::format::stream::{
+    Chain, RawBegin, RawOrigin, Record, STREAM_VERSION, STREAM_VERSION_ORIGINS,
+};
 
 /// A stream that is being written.
 pub struct StreamWriter<W> {
@@ -16,12 +18,15 @@ pub struct StreamWriter<W> {
 }
 
 impl<W: Write> StreamWriter<W> {
-    /// Writes the beginning of a stream.
+    /// Writes the beginning of a stream that has files of the `origins`.
     ///
     /// # Errors
     /// The output failed.
-    pub fn new(mut out: W, begin: RawBegin) -> Result<Self> {
-        let (preamble, chain) = Chain::begin();
+    pub fn new(mut out: W, begin: RawBegin, origins: &[RawOrigin]) -> Result<Self> {
+        let (preamble, chain) = Chain::begin(match origins.is_empty() {
+            true => STREAM_VERSION,
+            false => STREAM_VERSION_ORIGINS,
+        });
         out.write_all(&preamble)?;
         let mut writer = Self {
             out,
@@ -29,6 +34,9 @@ impl<W: Write> StreamWriter<W> {
             frame: Vec::new(),
         };
         writer.put(&Record::Begin(begin))?;
+        for origin in origins {
+            writer.put(&Record::Origin(*origin))?;
+        }
         Ok(writer)
     }
 

@@ -20,7 +20,7 @@ use crate::format::key::{Key, Kind, MAIN_ROOT, VOLUME_ROOT};
 use crate::format::root::{
     MAIN_NAME, MAX_ROOTS, RawRoot, Root, RootState, is_root_name, refused_root_name,
 };
-use crate::format::superblock::ROOTS;
+use crate::format::superblock::{RANGES, ROOTS};
 use crate::index::{Index, Tree};
 use crate::journal::vector::{Change, LogVector};
 use crate::sync::Mutex;
@@ -419,6 +419,20 @@ impl Core {
                 let marked = self.superblocks.flip(|s| s.incompatible |= U64::new(ROOTS));
                 marked.inspect_err(|e| self.storage.fail(e.clone()))
             }
+        })
+    }
+
+    /// Takes a range of inode numbers for files of another volume. It is recorded before any inode
+    /// has such a number, with a feature that keeps programs from writing that would give it again.
+    ///
+    /// # Errors
+    /// No range is left; the device's failure.
+    pub fn take_range(&self) -> Result<u32> {
+        self.merger.alone(|| {
+            let range = self.superblocks.take_range()?;
+            let recorded = self.superblocks.flip(|s| s.ro_compatible |= U64::new(RANGES));
+            recorded.inspect_err(|e| self.storage.fail(e.clone()))?;
+            Ok(range)
         })
     }
 

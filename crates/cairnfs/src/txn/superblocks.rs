@@ -1,5 +1,5 @@
-//! The newest superblock, and what only it records: the root of the volume and the next inode
-//! number.
+//! The newest superblock, and what only it records: the root of the volume and the inode numbers
+//! that were given.
 //!
 //! [`Superblocks::write_next`] is the only place that writes a superblock to an open volume.
 //! Everything a superblock refers to is durable before it is written. Once it is *settled*, it is
@@ -13,8 +13,9 @@ use zerocopy::little_endian::{U32, U64};
 use crate::device::{Device, Storage};
 use crate::error::{Error, Result};
 use crate::fault::{self, InjectedFault, is_injected};
+use crate::format::BLOCK_SIZE;
+use crate::format::numbers::{Given, MAX_RANGES};
 use crate::format::superblock::Superblock;
-use crate::format::{BLOCK_SIZE, MAX_COUNTER};
 use crate::index::Tree;
 use crate::journal::Journal;
 use crate::space::Space;
@@ -41,6 +42,8 @@ pub struct Superblocks {
     /// The stamp of the newest superblock, until it is settled.
     unsettled: Mutex<Option<u64>>,
     next_ino: AtomicU64,
+    /// Ranges taken of inode numbers for files of other volumes.
+    ranges: AtomicU32,
     next_root: AtomicU32,
 }
 
@@ -57,6 +60,7 @@ impl Superblocks {
             space,
             journal,
             next_ino: AtomicU64::new(found.next_ino.get()),
+            ranges: AtomicU32::new(found.ranges.get()),
             next_root: AtomicU32::new(found.next_root.get()),
             newest: Mutex::new(found),
             unsettled: Mutex::new(None),
@@ -79,27 +83,36 @@ impl Superblocks {
         chunk.0 - 1
     }
 
-    /// All numbers below this one may have been given to inodes, and no other ones.
-    pub fn next_ino(&self) -> u64 {
-        self.next_ino.load(Ordering::Acquire)
+    /// The numbers that may have been given to inodes, and no other ones.
+    pub fn given(&self) -> Given {
+        Given {
+            next: self.next_ino.load(Ordering::Acquire),
+            ranges: self.ranges.load(Ordering::Acquire),
+        }
     }
 
-    /// Takes `count` numbers for inodes that come from elsewhere. Returns the first one.
+    /// Takes a range of numbers for inodes of another volume, which the next superblock records.
     ///
     /// # Errors
-    /// Not so many numbers are left.
-    pub fn take_numbers(&self, count: u64) -> Result<u64> {
-        let next = |ino: u64| ino.checked_add(count).filter(|end| *end < MAX_COUNTER);
+    /// No range is left.
+    pub(super) fn take_range(&self) -> Result<u32> {
+        let next = |range: u32| range.checked_add(1).filter(|end| *end <= MAX_RANGES);
         let taken = self
-            .next_ino
+            .ranges
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, next);
-        taken.map_err(|_| Error::Invalid("the volume has too few inode numbers left"))
+        taken.map_err(|_| {
+            Error::Invalid(
+                "the volume has no inode numbers left for files of other volumes: receive in a new one",
+            )
+        })
     }
 
     /// Records that replay has found an inode of this number, which is never given out again.
     pub(super) fn found_ino(&self, ino: u64) {
-        self.next_ino
-            .fetch_max(ino.saturating_add(1), Ordering::AcqRel);
+        let mut given = self.given();
+        given.add(ino);
+        self.next_ino.fetch_max(given.next, Ordering::AcqRel);
+        self.ranges.fetch_max(given.ranges, Ordering::AcqRel);
     }
 
     /// An id for a new root.
@@ -151,6 +164,7 @@ impl Superblocks {
         if !is_injected(InjectedFault::NextInodeForgotten) {
             next.next_ino = U64::new(self.next_ino.load(Ordering::Acquire));
         }
+        next.ranges = U32::new(self.ranges.load(Ordering::Acquire));
         next.next_root = U32::new(self.next_root.load(Ordering::Acquire));
         next.table_copy = U32::new(u32::from(table.copy));
         next.table_crc = U32::new(table.crc);

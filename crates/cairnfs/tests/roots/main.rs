@@ -8,6 +8,7 @@
     reason = "a test fails where it stands"
 )]
 
+mod chains;
 mod made;
 mod merges;
 mod streams;

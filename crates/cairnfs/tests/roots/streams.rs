@@ -17,12 +17,12 @@ fn sender() -> Volume {
     volume
 }
 
-fn sent(volume: &Volume, snapshot: &str, base: Option<&str>) -> Vec<u8> {
+pub fn sent(volume: &Volume, snapshot: &str, base: Option<&str>) -> Vec<u8> {
     volume.send(Vec::new(), snapshot, base).unwrap()
 }
 
 #[track_caller]
-fn same(a: (&Volume, &str), b: (&Volume, &str)) {
+pub fn same(a: (&Volume, &str), b: (&Volume, &str)) {
     let (left, right) = (
         tree(&a.0.open_branch(a.1).unwrap()),
         tree(&b.0.open_branch(b.1).unwrap()),

@@ -8,12 +8,12 @@ use super::round_trip::sent;
 use super::target::{MemoryTree, sound};
 use crate::diff::tests::compare::history;
 use crate::error::Error;
-use crate::format::stream::{Chain, MAX_PAYLOAD, RawBegin, STREAM_VERSION};
+use crate::format::stream::{Chain, MAX_PAYLOAD, RawBegin, STREAM_VERSION, STREAM_VERSION_ORIGINS};
 use crate::index::Tree;
 use crate::stream::{StreamReader, StreamWriter};
 
 fn small() -> Vec<u8> {
-    let mut writer = StreamWriter::new(Vec::new(), RawBegin::default()).unwrap();
+    let mut writer = StreamWriter::new(Vec::new(), RawBegin::default(), &[]).unwrap();
     sound()
         .iter()
         .for_each(|record| writer.put(record).unwrap());
@@ -80,7 +80,7 @@ proptest! {
     #[test]
     fn arbitrary_bytes_are_refused(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
         prop_assert!(refused(&bytes));
-        let (preamble, _) = Chain::begin();
+        let (preamble, _) = Chain::begin(STREAM_VERSION);
         prop_assert!(refused(&[&preamble[..], &bytes].concat()));
     }
 }
@@ -114,7 +114,7 @@ fn missing_repeated_and_exchanged_frames_are_refused() {
 #[test]
 fn unknown_version_is_refused_and_named() {
     let mut stream = small();
-    stream[8..12].copy_from_slice(&(STREAM_VERSION + 1).to_le_bytes());
+    stream[8..12].copy_from_slice(&(STREAM_VERSION_ORIGINS + 1).to_le_bytes());
     let crc = crate::format::checksum::crc(&stream[..12]);
     stream[12..16].copy_from_slice(&crc.to_le_bytes());
     let error = StreamReader::new(&stream[..]).err().unwrap().to_string();
@@ -141,7 +141,7 @@ impl Read for Endless<'_> {
 /// A length over the limit ends the stream; one within it is the most that is read.
 #[test]
 fn frames_are_bounded() {
-    let (preamble, _) = Chain::begin();
+    let (preamble, _) = Chain::begin(STREAM_VERSION);
     for (claimed, most) in [
         (u32::MAX, 64),
         (MAX_PAYLOAD as u32 + 1, 64),

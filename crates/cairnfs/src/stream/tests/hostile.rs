@@ -3,12 +3,12 @@
 use super::target::{MemoryTree, inode, sound};
 use crate::error::Error;
 use crate::format::item::{S_IFCHR, S_IFDIR, S_IFLNK, S_IFREG};
-use crate::format::stream::{Chain, MAX_PAYLOAD, RawBegin, Record};
+use crate::format::stream::{Chain, MAX_PAYLOAD, RawBegin, Record, STREAM_VERSION};
 use crate::format::{MAX_FILE_SIZE, ROOT_INO};
 use crate::stream::{MOST_LEVELS, StreamWriter};
 
 fn receive(records: &[Record<'_>]) -> Result<MemoryTree, Error> {
-    let mut writer = StreamWriter::new(Vec::new(), RawBegin::default()).unwrap();
+    let mut writer = StreamWriter::new(Vec::new(), RawBegin::default(), &[]).unwrap();
     for record in records {
         writer.put(record)?;
     }
@@ -17,7 +17,7 @@ fn receive(records: &[Record<'_>]) -> Result<MemoryTree, Error> {
 
 /// Sends a payload as it is.
 fn receive_raw(kind: u8, payload: &[u8]) -> String {
-    let (preamble, mut chain) = Chain::begin();
+    let (preamble, mut chain) = Chain::begin(STREAM_VERSION);
     let mut bytes = preamble.to_vec();
     chain
         .frame(&Record::Begin(RawBegin::default()), &mut bytes)
@@ -265,7 +265,7 @@ fn directories_are_not_deeper_than_the_limit() {
         base.names.insert((above, b"d".to_vec()), ino);
     }
     let put = |at: u64| {
-        let mut writer = StreamWriter::new(Vec::new(), RawBegin::default()).unwrap();
+        let mut writer = StreamWriter::new(Vec::new(), RawBegin::default(), &[]).unwrap();
         writer.put(&dir(1 << 20)).unwrap();
         writer.put(&link(at, 1 << 20, b"new")).unwrap();
         MemoryTree::received(&writer.finish().unwrap(), &base)

@@ -24,7 +24,7 @@ fn begin() -> RawBegin {
 }
 
 pub fn sent(old: FileTree<'_>, new: FileTree<'_>) -> Vec<u8> {
-    let mut writer = StreamWriter::new(Vec::new(), begin()).unwrap();
+    let mut writer = StreamWriter::new(Vec::new(), begin(), &[]).unwrap();
     send(&mut writer, (old, new), &Numbered).unwrap();
     writer.finish().unwrap()
 }
@@ -108,7 +108,7 @@ fn failed_send_leaves_an_incomplete_stream() {
     let (volume, states) = history(5, 3, 100);
     let (old, new) = (volume.tree(Tree::default()), volume.tree(states[2].1));
     let mut bytes = Vec::new();
-    let mut writer = StreamWriter::new(&mut bytes, begin()).unwrap();
+    let mut writer = StreamWriter::new(&mut bytes, begin(), &[]).unwrap();
     let failed = send(&mut writer, (old, new), &Failing);
     assert!(matches!(failed, Err(Error::Corrupt(_))));
     let refused = MemoryTree::received(&bytes, &MemoryTree::default());

@@ -107,7 +107,7 @@ impl Target for MemoryTree {
 
     fn apply(&mut self, record: &Record<'_>) -> Result<()> {
         match *record {
-            Record::Begin(_) | Record::End(_) => {}
+            Record::Begin(_) | Record::Origin(_) | Record::End(_) => {}
             Record::Create(raw) => {
                 let contents = vec![0; raw.size.get().min(1 << 20) as usize];
                 let node = Node {

@@ -152,9 +152,9 @@ impl Core {
     /// The part of the walk in progress that is done, from 0 to 1, by inode numbers; 0 between two
     /// walks.
     pub fn walked(&self) -> f64 {
-        let next = self.superblocks.next_ino();
+        let given = self.superblocks.given();
         let turn = self.drops.walk.lock();
-        turn.as_ref().map_or(0.0, |walk| walk.part_of(next))
+        turn.as_ref().map_or(0.0, |walk| walk.part_of(given))
     }
 
     /// Drops a head without a name that is not in use: the process that made it is gone, or has

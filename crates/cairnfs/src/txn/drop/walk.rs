@@ -14,6 +14,7 @@ use crate::error::{Error, Result};
 use crate::fault::{self, InjectedFault, is_injected};
 use crate::format::item::decode_extent_at;
 use crate::format::key::{Key, Kind};
+use crate::format::numbers::Given;
 use crate::format::{MAX_EXTENT_BLOCKS, NODE_BLOCKS};
 use crate::index::{Difference, Limits, OldOnly, Progress, Tree};
 use crate::space::BlockRun;
@@ -108,10 +109,10 @@ impl Walk {
         Ok(next.is_none())
     }
 
-    /// The part of the inode numbers below `next_ino` that it has passed.
-    pub fn part_of(&self, next_ino: u64) -> f64 {
-        let at = self.from.map_or(0, |key| key.object);
-        (at as f64 / next_ino.max(1) as f64).min(1.0)
+    /// The part of the inode numbers that were `given` that it has passed.
+    pub fn part_of(&self, given: Given) -> f64 {
+        let (passed, all) = given.before(self.from.map_or(0, |key| key.object));
+        (passed as f64 / all.max(1) as f64).min(1.0)
     }
 
     /// What the root alone has, together with what its child has `given_up` meanwhile.

@@ -1,0 +1,341 @@
+//! What the inode numbers of a stream are here.
+//!
+//! Pure. A file is known by the volume that made it, its *origin*, and its number there, however many
+//! volumes have sent it on. Of a part of the numbers of one origin, which begins at a multiple of
+//! [`RANGE`], this volume has one range. So files that go around among volumes keep their numbers, a
+//! range is taken once for each volume that made files and not for each receive, and snapshots that
+//! have the same file can be compared.
+//!
+//! Invariants:
+//! - Different numbers of a stream are different ones here: ranges overlap neither there nor here.
+//! - What a number of the base of a stream is, stays as it was when that was received.
+//! - Whatever a stream has in it, there are at most [`MAX_ORIGINS`] ranges.
+
+use std::collections::BTreeMap;
+
+use zerocopy::little_endian::U64;
+
+use crate::error::{Error, Result};
+use crate::format::ROOT_INO;
+use crate::format::numbers::{Given, RANGE, first_of};
+use crate::format::received::RawRange;
+use crate::format::stream::{MAX_ORIGINS, RawOrigin};
+
+type Uuid = [u8; 16];
+
+/// Numbers that follow each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Range {
+    /// The volume that made the files.
+    uuid: Uuid,
+    /// Its number of the first one.
+    first: u64,
+    /// The sender's number.
+    sent: u64,
+    /// The number here.
+    here: u64,
+    len: u64,
+}
+
+/// The number for `at` in `len` numbers from `to` on, which stand for those from `from` on.
+fn moved(at: u64, from: u64, to: u64, len: u64) -> Option<u64> {
+    let behind = at.checked_sub(from).filter(|behind| *behind < len)?;
+    to.checked_add(behind)
+}
+
+impl Range {
+    fn of(origin: &RawOrigin, here: u64) -> Self {
+        Self {
+            uuid: origin.uuid,
+            first: origin.first.get(),
+            sent: origin.sent.get(),
+            here,
+            len: origin.len.get(),
+        }
+    }
+
+    fn raw(&self) -> RawRange {
+        RawRange {
+            origin: RawOrigin {
+                uuid: self.uuid,
+                first: U64::new(self.first),
+                sent: U64::new(self.sent),
+                len: U64::new(self.len),
+            },
+            here: U64::new(self.here),
+        }
+    }
+
+    /// What is left of it between two numbers of the sender.
+    fn between_sent(self, between: (u64, u64)) -> Self {
+        self.between(self.sent, between)
+    }
+
+    /// What is left of it between two numbers here.
+    fn between_here(self, between: (u64, u64)) -> Self {
+        self.between(self.here, between)
+    }
+
+    fn between(self, begin: u64, (from, end): (u64, u64)) -> Self {
+        let before = from.saturating_sub(begin).min(self.len);
+        let behind = begin.saturating_add(self.len).saturating_sub(end);
+        Self {
+            first: self.first.saturating_add(before),
+            sent: self.sent.saturating_add(before),
+            here: self.here.saturating_add(before),
+            len: (self.len - before).saturating_sub(behind),
+            ..self
+        }
+    }
+}
+
+/// Ranges that do not overlap, by the first numbers that they have in one place.
+#[derive(Debug, Default)]
+struct Disjoint(BTreeMap<u64, Range>);
+
+impl Disjoint {
+    /// The last range that begins at `at` or before.
+    fn before(&self, at: u64) -> Option<&Range> {
+        self.0.range(..=at).next_back().map(|(_, range)| range)
+    }
+
+    /// Where the gap around `at` begins and ends. No range has `at`.
+    fn gap(&self, at: u64) -> (u64, u64) {
+        let before = self.0.range(..=at).next_back();
+        let behind = self.0.range(at..).next();
+        (
+            before.map_or(0, |(first, range)| first.saturating_add(range.len)),
+            behind.map_or(u64::MAX, |(first, _)| *first),
+        )
+    }
+
+    /// Whether nothing is in the `len` numbers from `first` on.
+    fn has_room(&self, first: u64, len: u64) -> bool {
+        let (from, end) = self.gap(first);
+        from <= first && first.saturating_add(len) <= end
+    }
+}
+
+/// Ranges that do not overlap, neither there nor here.
+#[derive(Debug, Default)]
+struct Ranges {
+    by_sent: Disjoint,
+    by_here: Disjoint,
+}
+
+impl Ranges {
+    /// Adds a range. Returns whether it overlaps no other.
+    fn add(&mut self, range: Range) -> bool {
+        let fits = self.by_sent.has_room(range.sent, range.len)
+            && self.by_here.has_room(range.here, range.len);
+        if fits {
+            self.by_sent.0.insert(range.sent, range);
+            self.by_here.0.insert(range.here, range);
+        }
+        fits
+    }
+
+    fn here(&self, sent: u64) -> Option<u64> {
+        let range = self.by_sent.before(sent)?;
+        moved(sent, range.sent, range.here, range.len)
+    }
+
+    fn sent(&self, here: u64) -> Option<u64> {
+        let range = self.by_here.before(here)?;
+        moved(here, range.here, range.sent, range.len)
+    }
+}
+
+/// The ranges that snapshots of this volume have for files of other volumes.
+#[derive(Debug, Default)]
+pub(super) struct Known(BTreeMap<(Uuid, u64), (u64, u64)>);
+
+impl Known {
+    /// Adds what a received snapshot has.
+    pub fn add(&mut self, ranges: &[RawRange]) {
+        for range in ranges {
+            let origin = &range.origin;
+            let place = (range.here.get(), origin.len.get());
+            self.0
+                .entry((origin.uuid, origin.first.get()))
+                .or_insert(place);
+        }
+    }
+
+    /// The part of `wanted` around its number `ino` that is known.
+    fn find(&self, wanted: Range, ino: u64) -> Option<Range> {
+        let uuid = wanted.uuid;
+        let (&(_, first), &(here, len)) =
+            self.0.range((uuid, 0)..=(uuid, ino)).next_back()?;
+        moved(ino, first, here, len)?;
+        let from = first.max(wanted.first);
+        let end = (first + len).min(wanted.first + wanted.len);
+        Some(Range {
+            uuid,
+            first: from,
+            sent: wanted.sent + (from - wanted.first),
+            here: here + (from - first),
+            len: end - from,
+        })
+    }
+}
+
+/// What the inode numbers of a stream are here.
+pub(super) struct Numbers {
+    own: Uuid,
+    sender: Uuid,
+    /// What this volume had given before the stream, and the ranges that were taken for it.
+    given: Given,
+    ranges: Ranges,
+    /// Those that the sender tells the origin of, by their numbers there.
+    origins: Disjoint,
+    known: Known,
+}
+
+impl Numbers {
+    /// Those of a stream of the volume `sender` for this volume `own`. The base of the stream has the
+    /// `ranges`, other snapshots the known ones.
+    pub fn new(
+        (own, sender): (Uuid, Uuid),
+        given: Given,
+        ranges: &[RawRange],
+        known: Known,
+    ) -> Self {
+        let mut numbers = Self {
+            own,
+            sender,
+            given,
+            ranges: Ranges::default(),
+            origins: Disjoint::default(),
+            known,
+        };
+        for range in ranges {
+            let here = range.here.get();
+            let sent = if numbers.is_own() { here } else { range.origin.sent.get() };
+            let range = Range::of(&range.origin, here);
+            numbers.ranges.add(Range { sent, ..range });
+        }
+        numbers
+    }
+
+    /// Whether this volume has sent the stream: then its numbers are those of the stream.
+    fn is_own(&self) -> bool {
+        self.own == self.sender
+    }
+
+    /// What is recorded of a tree that was received.
+    pub fn ranges(&self) -> Vec<RawRange> {
+        let ranges = self.ranges.by_sent.0.values();
+        ranges.map(Range::raw).collect()
+    }
+
+    /// Takes note of an origin that the stream tells.
+    ///
+    /// # Errors
+    /// [`Error::Stream`] if it tells too many, or two for one number.
+    pub fn tell(&mut self, origin: &RawOrigin) -> Result<()> {
+        let range = Range::of(origin, origin.sent.get());
+        let has_room = self.origins.has_room(range.sent, range.len);
+        if !has_room || self.origins.0.len() >= MAX_ORIGINS {
+            let why = format!("it tells the origin of inode {} twice, or too many", range.sent);
+            return Err(Error::Stream(why));
+        }
+        self.origins.0.insert(range.sent, range);
+        // What the base has there is known from that.
+        if self.is_own() {
+            self.ranges.add(range);
+        }
+        Ok(())
+    }
+
+    /// The number here of an inode of the stream that is here already.
+    pub fn here(&self, ino: u64) -> Option<u64> {
+        let here = match ino {
+            ROOT_INO => return Some(ino),
+            _ if self.is_own() => ino,
+            _ => self.ranges.here(ino)?,
+        };
+        self.given.has(here).then_some(here)
+    }
+
+    /// The number that an inode here has in the stream.
+    pub fn sent(&self, here: u64) -> Option<u64> {
+        match here {
+            ROOT_INO => Some(here),
+            _ if self.is_own() => Some(here),
+            _ => self.ranges.sent(here),
+        }
+    }
+
+    /// The number here of a new inode of the stream. `take` takes another range of this volume.
+    ///
+    /// # Errors
+    /// [`Error::Stream`] if this volume has not given a number that is its own, or if there are too
+    /// many ranges; those of `take`.
+    pub fn make(&mut self, ino: u64, take: impl FnOnce() -> Result<u32>) -> Result<u64> {
+        if let Some(here) = self.here(ino) {
+            return Ok(here);
+        }
+        if !self.is_own() && self.ranges.here(ino).is_none() {
+            self.add(ino, take)?;
+        }
+        self.here(ino).ok_or_else(|| {
+            Error::Stream(format!(
+                "inode {ino} is of this volume, which has not made it: this is an older state of the volume, so receive the stream in another one"
+            ))
+        })
+    }
+
+    /// Adds the range of an inode of the stream that is in none.
+    fn add(&mut self, ino: u64, take: impl FnOnce() -> Result<u32>) -> Result<()> {
+        if self.ranges.by_sent.0.len() >= MAX_ORIGINS {
+            let why = format!("it has files of more than {MAX_ORIGINS} volumes");
+            return Err(Error::Stream(why));
+        }
+        let (wanted, made) = self.wanted(ino);
+        if wanted.uuid == self.own {
+            let room = self.ranges.by_here.gap(made);
+            self.ranges.add(wanted.between_here(room));
+            return Ok(());
+        }
+        let known = self.known.find(wanted, made);
+        let known = known.filter(|range| self.given.has(range.here));
+        if known.is_some_and(|known| self.ranges.add(known)) {
+            return Ok(());
+        }
+        let range = take()?;
+        self.given.ranges = self.given.ranges.max(range.saturating_add(1));
+        let here = first_of(range) + wanted.first % RANGE;
+        self.ranges.add(Range { here, ..wanted });
+        Ok(())
+    }
+
+    /// The range that an inode in no range needs, as if all numbers were the same here, and the
+    /// number that the inode has for its origin.
+    fn wanted(&self, ino: u64) -> (Range, u64) {
+        let told = self.origins.before(ino);
+        let told = told.filter(|range| ino - range.sent < range.len);
+        let whole = match told {
+            Some(range) => *range,
+            None => {
+                let (from, end) = self.origins.gap(ino);
+                Range {
+                    uuid: self.sender,
+                    first: from,
+                    sent: from,
+                    here: from,
+                    len: end - from,
+                }
+            }
+        };
+        let made = whole.first + (ino - whole.sent);
+        // The part of the origin's numbers, as numbers of the sender.
+        let from = ino.saturating_sub(made % RANGE);
+        let part = (from, ino.saturating_add(RANGE - made % RANGE));
+        let wanted = whole
+            .between_sent(part)
+            .between_sent(self.ranges.by_sent.gap(ino));
+        let here = wanted.first;
+        (Range { here, ..wanted }, made)
+    }
+}

@@ -1,0 +1,39 @@
+//! What a tree tells of the streams that its files have come in.
+//!
+//! Uses the comparison's view of a tree.
+
+use crate::diff::FileTree;
+use crate::error::Result;
+use crate::format::ROOT_INO;
+use crate::format::received::{RECEIVED, Received};
+use crate::format::stream::RawOrigin;
+
+/// What the root directory of a tree has recorded; nothing of a tree whose files were all made here.
+///
+/// # Errors
+/// A damaged volume, the device's failure.
+pub(super) fn received_of(files: FileTree<'_>) -> Result<Received> {
+    let mut found = None;
+    files.xattrs(ROOT_INO, &mut |name, value| {
+        if name == RECEIVED {
+            found = Received::decode(&value);
+        }
+        Ok(())
+    })?;
+    Ok(found.unwrap_or_default())
+}
+
+/// What a stream of a tree of the volume `own` tells of the origin of its files.
+///
+/// # Errors
+/// A damaged volume, the device's failure.
+pub(super) fn origins_of(files: FileTree<'_>, own: [u8; 16]) -> Result<Vec<RawOrigin>> {
+    let ranges = received_of(files)?.ranges.into_iter();
+    let foreign = ranges.filter(|range| range.origin.uuid != own);
+    Ok(foreign
+        .map(|range| RawOrigin {
+            sent: range.here,
+            ..range.origin
+        })
+        .collect())
+}
