@@ -14,7 +14,6 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use crate::error::{Error, Result};
 use crate::format::ROOT_INO;
-use crate::format::root::refused_root_name;
 use crate::format::stream::{RECEIVED, RawBegin, RawReceived, RawStreamInode, Record};
 use crate::fs::FileSystem;
 use crate::history::frozen::Frozen;
@@ -38,10 +37,8 @@ pub fn receive(fs: &Arc<FileSystem>, from: impl Read, name: Option<&str>) -> Res
         Some(name) => name.to_owned(),
         None => refs::received_name(&roots, fs.core().now()),
     };
+    refs::check_given(&name)?;
     // Refused before anything is read; decided again at the end.
-    if let Some(why) = refused_root_name(&name) {
-        return Err(Error::Invalid(why));
-    }
     if roots.iter().any(|root| root.name.as_ref() == Some(&name)) {
         return Err(Error::Exists);
     }
