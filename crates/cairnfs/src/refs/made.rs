@@ -60,9 +60,9 @@ pub fn replaced(roots: &[RootInfo]) -> Vec<&RootInfo> {
 
 /// The snapshots of `branch` that still have the names made by [`auto_name`], the oldest first.
 pub fn automatic<'r>(branch: &str, roots: &'r [RootInfo]) -> Vec<&'r RootInfo> {
-    let of = prefix(branch, AUTO);
+    let of = Some(prefix(branch, AUTO));
     let mut list = made(roots, &[AUTO]);
-    list.retain(|root| before(root, AUTO) == Some(&of));
+    list.retain(|root| before(root, AUTO) == of);
     list
 }
 
