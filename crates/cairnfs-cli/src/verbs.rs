@@ -255,7 +255,7 @@ fn ask(verb: &Verb, named: &Named, stage: &Stage) -> Result<Asked<u8>, AnyError>
     let wrong = |why: String| Failure::new(shown(&named.volume), why);
     match call.run(run, &streams) {
         Ok(Answer::Done(code)) => Ok(Asked::Done(code)),
-        Ok(Answer::Closing) => Ok(Asked::Closing),
+        Ok(Answer::Closing) => Ok(Asked::Closing(call.ending())),
         Ok(Answer::Refused(why)) => Err(wrong(why).into()),
         Ok(_) => Err(wrong("the daemon's answer is not understood".into()).into()),
         Err(e) => Err(wrong(io_text(&e)).into()),

@@ -137,6 +137,20 @@ const WATCHERS: usize = 64;
 /// Time that a session has to end after its mount is gone, before its tree counts as in use.
 const UNMOUNTED: Duration = Duration::from_secs(3);
 
+/// Time that commands have to end after the last session, before the volume is closed.
+const COMMANDS: Duration = Duration::from_secs(5);
+
+/// A command that is performed on the open volume: it is not closed before this is dropped, unless that
+/// takes too long.
+pub struct Command(Arc<Sessions>);
+
+impl Drop for Command {
+    fn drop(&mut self) {
+        self.0.state.lock().commands -= 1;
+        self.0.changed.notify_all();
+    }
+}
+
 /// The sessions of a process.
 #[derive(Default)]
 pub struct Sessions {
@@ -152,6 +166,10 @@ struct State {
     begun: u64,
     /// Whether no session is added any more.
     closed: bool,
+    /// Number of commands that are performed.
+    commands: usize,
+    /// Whether they are not waited for.
+    hurried: bool,
     /// The first failure of a session.
     failure: Option<ServeError>,
 }
@@ -325,6 +343,7 @@ impl Sessions {
     /// is in [`Self::wait`] does it.
     pub fn end_all(&self) {
         let mut state = self.state.lock();
+        state.hurried |= state.closed;
         state.closed = true;
         for live in &mut state.live {
             live.phase = match live.phase {
@@ -459,12 +478,26 @@ impl Sessions {
             .sole
     }
 
+    /// Whether no session is added any more: the volume is closed as soon as the last one has ended.
+    pub fn is_closed(&self) -> bool {
+        self.state.lock().closed
+    }
+
+    /// Begins a command on the open volume; `None` if the last session has ended.
+    pub fn begin_command(self: &Arc<Self>) -> Option<Command> {
+        let mut state = self.state.lock();
+        let is_served = !state.live.is_empty();
+        state.commands += usize::from(is_served);
+        is_served.then(|| Command(Arc::clone(self)))
+    }
+
     /// Number of sessions.
     pub fn count(&self) -> usize {
         self.state.lock().live.len()
     }
 
-    /// Waits until there is no session; no other one is added then.
+    /// Waits until there is no session, and then for a while until no command is performed; neither
+    /// begins after that.
     ///
     /// # Errors
     /// The first failure of a session.
@@ -484,6 +517,13 @@ impl Sessions {
             }
         }
         state.closed = true;
+        let until = Instant::now() + COMMANDS;
+        while state.commands > 0 && !state.hurried {
+            if self.changed.wait_until(&mut state, until).timed_out() {
+                tracing::warn!("a command did not end, and its volume is closed");
+                break;
+            }
+        }
         state.failure.take().map_or(Ok(()), Err)
     }
 

@@ -1,6 +1,6 @@
 //! Snapshots that give way before a call fails for want of space.
 
-use cairnfs::refs::REPLACED_KEPT;
+use cairnfs::refs::{self, REPLACED_KEPT};
 use cairnfs::{Error, Fallocate, PublishOptions, Volume};
 
 use crate::seen::assert_sound;
@@ -117,6 +117,39 @@ fn threads_that_find_no_space_share_what_gives_way() {
         }
     });
     assert!(names(&v).len() < 7);
+    drop(v);
+    fs.close().unwrap();
+    assert_sound(&*device, "at the end");
+}
+
+/// Only what was made by itself, and still has its name, gives way.
+#[test]
+fn snapshots_of_users_stay_whatever_they_are_called() {
+    let device = fresh(64 << 20);
+    let fs = open(&device);
+    let v = volume(&fs);
+    fs.set_yielding(|roots| refs::yielding(roots).iter().map(|root| root.id).collect());
+    let fill = |byte: u8| v.write("f", vec![byte; 9 * MIB]);
+    fill(0).unwrap();
+    v.snapshot("main.auto-mine").unwrap();
+    fill(1).unwrap();
+    let renamed = fs.snapshot_by_itself().unwrap();
+    fill(2).unwrap();
+    // Another one of the same second would have the same name.
+    v.rename_root(&renamed, "kept").unwrap();
+    let made = fs.snapshot_by_itself().unwrap();
+    for wrong in [&renamed, &made] {
+        let refused = v.rename_root("kept", wrong);
+        assert!(matches!(refused, Err(Error::Invalid(_))), "{refused:?}");
+    }
+    // With all three there is no space for this.
+    fill(3).unwrap();
+    v.write("g", vec![4; 24 * MIB]).unwrap();
+    assert_eq!(names(&v), ["main", "main.auto-mine", "kept"]);
+    for (name, byte) in [("main.auto-mine", 0), ("kept", 1)] {
+        let snapshot = v.open_branch(name).unwrap();
+        assert_eq!(snapshot.read("f").unwrap(), vec![byte; 9 * MIB]);
+    }
     drop(v);
     fs.close().unwrap();
     assert_sound(&*device, "at the end");

@@ -16,7 +16,8 @@ Examples:
 A snapshot is a read-only state of all files, made in a moment: its size does
 not matter. It takes no space until files change. A name has up to 255 bytes,
 without '/', '@' and control characters, does not begin with '-', and does not
-begin or end with a blank; '.' and '..' are refused.
+begin or end with a blank; '.' and '..' are refused, and names that end in
+.auto-TIME or .undo-TIME, which snapshots have that are dropped by themselves.
 
 A mounted volume goes on meanwhile; every write that had returned before is in
 the snapshot. A program that uses the library makes them by Volume::snapshot.

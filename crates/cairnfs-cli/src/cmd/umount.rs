@@ -70,6 +70,9 @@ pub struct Args {
     /// Time to wait for a daemon that does not answer; after the unmount, until the volume is closed
     #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = super::stats::seconds)]
     timeout: Duration,
+    /// Fail, and leave the mount, if its daemon is dead
+    #[arg(long, hide = true)]
+    served: bool,
     /// As umount(8) calls its helpers: leave /etc/mtab alone
     #[arg(short, hide = true)]
     n: bool,
@@ -125,6 +128,9 @@ fn umount(args: &Args) -> Result<(), String> {
         return mounter::unmount(&dir, Way::Lazy).map_err(|e| describe(&dir, &entry, e));
     }
     let answer = match daemon::status(&dir, args.timeout) {
+        Err(refusal) if refusal.cause == Cause::Gone && args.served => {
+            return Err(stays(&dir, &refusal));
+        }
         Err(refusal) if refusal.cause == Cause::Gone => {
             return mounter::unmount(&dir, Way::Lazy).map_err(|e| describe(&dir, &entry, e));
         }
@@ -417,6 +423,7 @@ mod tests {
             lazy: false,
             force: false,
             timeout: Duration::from_secs(1),
+            served: false,
             n: false,
             verbose: false,
             fs_type: None,

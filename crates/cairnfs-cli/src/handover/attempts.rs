@@ -1,9 +1,12 @@
 //! How a command reaches its end whether a daemon has the volume open or not, also while one begins or
 //! ends.
 //!
-//! Asks, and does it here where nobody answers, until one of both succeeds. Knows no messages.
+//! Asks, and does it here where nobody answers, until one of both succeeds. The end of a daemon that is
+//! closing the volume is waited for in between. Knows no messages.
 
 use std::time::{Duration, Instant};
+
+use super::caller::Ending;
 
 /// Time for which a volume may be locked by what does not answer: not yet, or no more.
 const LOCKED: Duration = Duration::from_secs(3);
@@ -21,7 +24,7 @@ pub enum Asked<T> {
     /// There is no daemon.
     Nobody,
     /// It is about to end.
-    Closing,
+    Closing(Ending),
 }
 
 /// What came of an attempt without a daemon.
@@ -45,7 +48,10 @@ pub fn ask_or_do_alone<T, E>(
         match ask()? {
             Asked::Done(result) => return Ok(result),
             Asked::Nobody => {}
-            Asked::Closing => time = CLOSING,
+            Asked::Closing(ending) => {
+                time = CLOSING;
+                ending.wait(time.saturating_sub(began.elapsed()));
+            }
         }
         match alone()? {
             Alone::Done(result) => return Ok(result),
@@ -57,6 +63,9 @@ pub fn ask_or_do_alone<T, E>(
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::net::UnixStream;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
     use super::*;
 
     #[test]
@@ -66,12 +75,35 @@ mod tests {
             asked += 1;
             Ok(match asked {
                 1 => Asked::Nobody,
-                2 => Asked::Closing,
+                2 => Asked::Closing(Ending::of(UnixStream::pair().unwrap().0)),
                 _ => Asked::Done("by the daemon"),
             })
         };
         let done = ask_or_do_alone::<_, &str>(ask, || Ok(Alone::Locked("locked")));
         assert_eq!((done, asked), (Ok("by the daemon"), 3));
+    }
+
+    /// What a closing daemon has open is not touched before it has ended.
+    #[test]
+    fn daemon_that_closes_is_waited_for() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let has_ended = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let mut ending = Some(Ending::of(ours));
+            let (asked, is_asked) = std::sync::mpsc::channel();
+            let has_ended = &has_ended;
+            scope.spawn(move || {
+                is_asked.recv().unwrap();
+                has_ended.store(true, Ordering::SeqCst);
+                drop(theirs);
+            });
+            let ask = || {
+                asked.send(()).unwrap();
+                Ok(Asked::Closing(ending.take().unwrap()))
+            };
+            let alone = || Ok(Alone::Done(has_ended.load(Ordering::SeqCst)));
+            assert_eq!(ask_or_do_alone::<_, &str>(ask, alone), Ok(true));
+        });
     }
 
     #[test]

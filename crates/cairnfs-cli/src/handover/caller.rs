@@ -44,7 +44,7 @@ impl Call {
     }
 
     /// Sends a request; returns the answer. A daemon that has just ended answers
-    /// [`Answer::Closing`].
+    /// [`Answer::Closing`]; after that, [`Self::ending`] waits for the end of one.
     ///
     /// # Errors
     /// There is no answer in time, or one that is not understood.
@@ -66,6 +66,11 @@ impl Call {
             )),
             Err(e) => Err(e),
         }
+    }
+
+    /// The end of a daemon that is closing the volume.
+    pub fn ending(self) -> Ending {
+        Ending::of(self.stream)
     }
 
     /// Has a command performed, whose streams are `with`; returns the answer. A signal that was
@@ -113,6 +118,22 @@ impl Call {
             _ => return None,
         };
         Some(Watch { call: self, ended })
+    }
+}
+
+/// The end of the process at the other end of a connection.
+pub struct Ending(UnixStream);
+
+impl Ending {
+    /// Of the process that has the other end, and keeps it.
+    pub(super) fn of(stream: UnixStream) -> Self {
+        Self(stream)
+    }
+
+    /// Waits for it, for `time` at most, and until a signal that was deferred arrives.
+    pub fn wait(self, time: Duration) {
+        // What cannot be waited for has ended as far as anybody can tell.
+        let _ = interrupt::wait_until(&self.0, Some(Instant::now() + time));
     }
 }
 

@@ -3,8 +3,9 @@
 //!
 //! Only the daemon's user and root are answered. Each connection has a thread, which ends at the
 //! first message that is wrong or late; a connection that waits for the end of a mount has none, and
-//! one on whose end a mount waits has one as long as it lasts. What a command wants is decided by a
-//! [`Clerk`].
+//! one on whose end a mount waits has one as long as it lasts. One that was answered that the volume is
+//! being closed stays open until this process ends, which the command waits for. What a command wants
+//! is decided by a [`Clerk`].
 
 use std::fs::Permissions;
 use std::io::{self, Read};
@@ -152,7 +153,7 @@ fn answer_callers(listener: &UnixListener, clerk: &Arc<impl Clerk>) {
             drop(talk);
             match answered {
                 Ok(None) => {}
-                Ok(Some(lease)) => lease.outlast(),
+                Ok(Some(kept)) => kept.outlast(),
                 Err(error) => tracing::debug!("a command's call was broken off: {error}"),
             }
         });
@@ -162,24 +163,25 @@ fn answer_callers(listener: &UnixListener, clerk: &Arc<impl Clerk>) {
     }
 }
 
-/// A mount that a caller needs.
-struct Lease {
+/// A connection that lasts as long as its caller wants.
+struct Kept {
     caller: UnixStream,
+    /// What is done then.
     end: Box<dyn FnOnce() + Send>,
 }
 
-impl Lease {
-    /// Waits until the caller is gone, and ends the mount.
+impl Kept {
+    /// Waits until the caller is gone.
     fn outlast(mut self) {
-        // Whatever it says, or if it cannot be heard, it does not need the mount.
+        // Whatever it says, or if it cannot be heard, it needs the connection no more.
         let _ = self.caller.set_read_timeout(None);
         let _ = self.caller.read(&mut [0]);
         (self.end)();
     }
 }
 
-/// Answers a caller until it has no more requests, or needs a mount.
-fn answer<C: Clerk>(caller: UnixStream, clerk: &C) -> io::Result<Option<Lease>> {
+/// Answers a caller until it has no more requests, or needs a mount or the end of this process.
+fn answer<C: Clerk>(caller: UnixStream, clerk: &C) -> io::Result<Option<Kept>> {
     caller.set_write_timeout(Some(REQUEST))?;
     let mut permitted = None;
     let mut time = REQUEST;
@@ -202,13 +204,17 @@ fn answer<C: Clerk>(caller: UnixStream, clerk: &C) -> io::Result<Option<Lease>> 
                 Some(end) => {
                     // One that is gone already is found by waiting for it.
                     let _ = send(&caller, &Answer::Leased, &[]);
-                    return Ok(Some(Lease { caller, end }));
+                    return Ok(Some(Kept { caller, end }));
                 }
                 None => Answer::Unknown,
             },
             Request::Run(run) => perform(&caller, clerk, run, descriptors)?,
         };
         send(&caller, &answer, &[])?;
+        if answer == Answer::Closing {
+            let end = Box::new(|| ());
+            return Ok(Some(Kept { caller, end }));
+        }
     }
     Ok(None)
 }
@@ -294,6 +300,7 @@ mod tests {
             let list = wanted.lists.concat();
             match list.as_str() {
                 "no" => Err(Answer::Refused("no".into())),
+                "late" => Err(Answer::Closing),
                 _ => Ok((list, mountable())),
             }
         }
@@ -439,6 +446,20 @@ mod tests {
         drop(ours);
         leased.outlast();
         assert_eq!(*clerk.ended.lock().unwrap(), ["0:7"]);
+    }
+
+    #[test]
+    fn connection_stays_for_who_waits_for_the_end() {
+        let clerk = Arc::<Fake>::default();
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        send(&ours, &mount("late"), &[]).unwrap();
+        let kept = answer(theirs, &*clerk).unwrap().unwrap();
+        assert_eq!(heard(&ours), Some(Answer::Closing));
+        ours.set_nonblocking(true).unwrap();
+        let open = (&ours).read(&mut [0]).unwrap_err();
+        assert_eq!(open.kind(), io::ErrorKind::WouldBlock);
+        drop(ours);
+        kept.outlast();
     }
 
     #[test]

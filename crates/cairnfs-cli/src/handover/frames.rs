@@ -124,7 +124,7 @@ pub enum Answer {
     Refused(String),
     /// The daemon has no such mount.
     Unknown,
-    /// The volume is being closed.
+    /// The volume is being closed; the connection ends with the process.
     Closing,
 }
 

@@ -140,3 +140,34 @@ fn words_without_effect_are_told() {
         place.finish();
     }
 }
+
+/// A snapshot of a user stays, whatever its name is like, and so does one that a user has renamed.
+#[test]
+fn snapshots_of_users_are_not_taken_for_automatic_ones() {
+    if !able(&[]) {
+        return;
+    }
+    let place = Place::mounted("64M", "snapshots=1s,keep=1");
+    place.ok(&["snapshot", "m", "main.auto-mine"]);
+    fs::write(place.at("f"), "0").unwrap();
+    let made = |found: &[String]| found.iter().find(|name| name.contains(".auto-2")).cloned();
+    let first = made(&wait(&place, |found| made(found).is_some())).unwrap();
+    place.ok(&["rename", "m", &first, "main.auto-kept"]);
+    for round in 1..4 {
+        let last = made(&automatic(&place));
+        fs::write(place.at("f"), round.to_string()).unwrap();
+        wait(&place, |found| made(found).is_some() && made(found) != last);
+    }
+    let left = names(&place);
+    for name in ["main.auto-mine", "main.auto-kept"] {
+        assert!(left.contains(&name.to_owned()), "{left:?}");
+    }
+    let refused = place.run(&["snapshot", "m", &first]);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(
+        said(&refused).contains("choose another name"),
+        "{}",
+        said(&refused)
+    );
+    place.finish();
+}

@@ -29,6 +29,7 @@ mod gate;
 mod handles;
 mod host;
 mod inherited;
+mod interrupted;
 mod kill;
 mod kill_load;
 mod killed_verbs;

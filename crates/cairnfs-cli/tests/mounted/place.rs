@@ -317,6 +317,17 @@ impl Place {
         }
     }
 
+    /// Whether the daemon has a thread of this name.
+    pub fn has_thread(&self, name: &str) -> bool {
+        let tasks = fs::read_dir(format!("/proc/{}/task", self.daemon_pid()));
+        // A daemon or thread that has ended meanwhile has none.
+        let has_name = |task: io::Result<fs::DirEntry>| {
+            let found = task.and_then(|task| fs::read_to_string(task.path().join("comm")));
+            found.is_ok_and(|found| found.trim_end() == name)
+        };
+        tasks.is_ok_and(|mut tasks| tasks.any(has_name))
+    }
+
     /// Waits until the daemon has ended.
     pub fn wait_for_end(&mut self) {
         if let Some(daemon) = self.daemon.take() {

@@ -15,7 +15,7 @@ use crate::place::{MOUNT_COPIES, Place, able, arg, said, succeed};
 use crate::verbs::names;
 
 /// Runs `cairnfs try` with words in a directory of the mount.
-fn attempt(place: &Place, dir: &str, words: &[&str]) -> Output {
+pub fn attempt(place: &Place, dir: &str, words: &[&str]) -> Output {
     let mut command = place.command(&["try"]);
     command
         .args(words)
@@ -24,23 +24,23 @@ fn attempt(place: &Place, dir: &str, words: &[&str]) -> Output {
         .unwrap()
 }
 
-fn code(output: &Output) -> i32 {
+pub fn code(output: &Output) -> i32 {
     output.status.code().unwrap()
 }
 
-fn text(bytes: &[u8]) -> String {
+pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
 /// The forks that are left.
-fn forks(place: &Place) -> Vec<String> {
+pub fn forks(place: &Place) -> Vec<String> {
     let mut names = names(place);
     names.retain(|name| name.starts_with("try-"));
     names
 }
 
 /// A mounted volume with the file `d/f`.
-fn begun() -> Place {
+pub fn begun() -> Place {
     let place = Place::mounted("128M", "");
     fs::create_dir(place.at("d")).unwrap();
     fs::write(place.at("d/f"), b"before").unwrap();
@@ -227,13 +227,13 @@ fn volume_that_is_not_mounted_is_published_onto() {
 }
 
 /// Two pipes with names: a program says in one that it runs, and goes on when the other one is written.
-struct Gate {
+pub struct Gate {
     runs: PathBuf,
     goes_on: PathBuf,
 }
 
 impl Gate {
-    fn new(place: &Place, name: &str) -> Self {
+    pub fn new(place: &Place, name: &str) -> Self {
         let pipe = |end: &str| place.beside(format!("{name}-{end}"));
         let (runs, goes_on) = (pipe("runs"), pipe("goes-on"));
         succeed(Command::new("mkfifo").args([&runs, &goes_on]));
@@ -241,7 +241,7 @@ impl Gate {
     }
 
     /// The part of a shell script that says it, and waits.
-    fn script(&self) -> String {
+    pub fn script(&self) -> String {
         format!(
             "echo > {}; read line < {}",
             arg(&self.runs),
@@ -249,17 +249,17 @@ impl Gate {
         )
     }
 
-    fn wait(&self) {
+    pub fn wait(&self) {
         fs::read(&self.runs).unwrap();
     }
 
-    fn open(&self) {
+    pub fn open(&self) {
         fs::write(&self.goes_on, "go\n").unwrap();
     }
 }
 
 /// The directory on which a fork is mounted.
-fn mounted_on(place: &Place, fork: &str) -> Option<PathBuf> {
+pub fn mounted_on(place: &Place, fork: &str) -> Option<PathBuf> {
     let mut table = mountinfo::list(Path::new("/proc/self/mountinfo")).into_iter();
     let of_fork = |m: &MountEntry| {
         mountinfo::volume_of(&m.source) == place.volume()

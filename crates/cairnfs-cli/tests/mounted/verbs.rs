@@ -9,7 +9,7 @@ use std::thread;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::branches::forked;
-use crate::place::{Place, able, arg};
+use crate::place::{Place, able, arg, said, umount};
 
 /// What a command prints on both streams, and its exit code.
 fn outcome(output: &Output) -> (String, String, Option<i32>) {
@@ -213,6 +213,16 @@ fn read_only_mount_shows_and_refuses_changes() {
     place.finish();
 }
 
+/// The stream of a new snapshot `large` with 8 MiB.
+fn large_stream(place: &Place) -> Vec<u8> {
+    let mut file = File::create(place.at("large")).unwrap();
+    (0..8).for_each(|n| file.write_all(&vec![n; 1 << 20]).unwrap());
+    drop(file);
+    place.ok(&["snapshot", "m", "large"]);
+    place.ok(&["send", "m", "large", "-o", "stream"]);
+    fs::read(place.beside("stream")).unwrap()
+}
+
 #[test]
 fn interrupted_command_ends_in_the_daemon_too() {
     if !able(&[]) {
@@ -220,12 +230,7 @@ fn interrupted_command_ends_in_the_daemon_too() {
     }
     let mut place = forked();
     place.mount("");
-    let mut file = File::create(place.at("large")).unwrap();
-    (0..8).for_each(|n| file.write_all(&vec![n; 1 << 20]).unwrap());
-    drop(file);
-    place.ok(&["snapshot", "m", "large"]);
-    place.ok(&["send", "m", "large", "-o", "stream"]);
-    let stream = fs::read(place.beside("stream")).unwrap();
+    let stream = large_stream(&place);
 
     // The reader waits in the daemon for more.
     let mut child = spawn(&place, &["receive", "m", "--name", "half"]);
@@ -307,6 +312,40 @@ fn end_of_the_daemon_ends_commands_with_words() {
     assert!(said.contains("daemon ended"), "{said}");
     place.umount();
     assert!(!names(&place).contains(&"half".to_owned()));
+    place.check();
+}
+
+/// A volume is not closed under a command that goes on.
+#[test]
+fn command_ends_before_the_volume_is_closed() {
+    if !able(&["umount"]) {
+        return;
+    }
+    let mut place = forked();
+    place.mount("");
+    let stream = large_stream(&place);
+    let (first, rest) = stream.split_at(stream.len() / 2);
+    let mut child = spawn(&place, &["receive", "m", "--name", "whole"]);
+    let mut input = child.stdin.take().unwrap();
+    input.write_all(first).unwrap();
+    while !place.ok(&["log", "m"]).contains("unfinished") {
+        thread::yield_now();
+    }
+    umount(&place.dir());
+    while place.has_thread("cairnfs-session") {
+        thread::yield_now();
+    }
+    // Who comes later is told to wait, and opens the volume when it is closed.
+    let mut late = spawn(&place, &["log", "v.cairn"]);
+    drop(late.stdin.take());
+    input.write_all(rest).unwrap();
+    drop(input);
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", said(&output));
+    let output = late.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", said(&output));
+    place.wait_for_end();
+    assert!(names(&place).contains(&"whole".to_owned()));
     place.check();
 }
 

@@ -114,6 +114,8 @@ fn names_that_would_be_mistaken_are_refused() {
         (" x", "does not begin or end with a blank"),
         ("x ", "does not begin or end with a blank"),
         ("a\nb", "no control characters"),
+        ("x.auto-20260131T101500Z", "choose another name"),
+        ("x.undo-20260131T101500Z-2", "choose another name"),
     ] {
         p.fails(&["snapshot", "v.img", name], 1, says);
         p.fails(&["branch", "v.img", name], 1, says);

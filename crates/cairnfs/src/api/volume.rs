@@ -241,8 +241,9 @@ impl Volume {
     /// # Errors
     /// [`Error::Exists`](crate::Error::Exists) if a branch or snapshot has this name;
     /// [`Error::Invalid`](crate::Error::Invalid) for a name that is empty, longer than 255 bytes,
-    /// `.` or `..`, begins with `-`, begins or ends with a blank, or contains `/`, `@` or a control
-    /// character, and if the volume has as many branches and snapshots as it can have;
+    /// `.` or `..`, begins with `-`, begins or ends with a blank, contains `/`, `@` or a control
+    /// character, or ends in `.auto-` or `.undo-` and a time, as those that are dropped by themselves
+    /// ([`check_given`](crate::refs::check_given)), and if the volume has as many branches and snapshots as it can have;
     /// [`Error::ReadOnly`](crate::Error::ReadOnly), also of a snapshot;
     /// [`Error::NoSpace`](crate::Error::NoSpace), or as [`sync`](Self::sync).
     pub fn snapshot(&self, name: &str) -> Result<()> {

@@ -17,16 +17,19 @@ impl FileSystem {
         self.observed(Call::DropRoot { name }, || {
             self.engine.lifecycle.check_open()?;
             let id = self.core().roots().named(name);
-            self.drop_id(id.ok_or_else(|| Error::NoSnapshot(name.into()))?)
+            self.drop_id(id.ok_or_else(|| Error::NoSnapshot(name.into()))?, name)
         })
     }
 
-    /// As [`Self::drop_root`], by the id.
-    pub(crate) fn drop_id(&self, id: u32) -> Result<()> {
-        match self.core().drop_root(id) {
+    /// As [`Self::drop_root`], of the root with this id if it still has this name, which may be empty.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`]; as [`Self::drop_root`].
+    pub(crate) fn drop_id(&self, id: u32, name: &str) -> Result<()> {
+        match self.core().drop_root(id, name) {
             // A root without a handle may still be open, because of unwritten data, or a worker.
             Err(Error::Busy(why)) => match self.close_root(id)? {
-                true => self.core().drop_root(id),
+                true => self.core().drop_root(id, name),
                 false => Err(Error::Busy(why)),
             },
             done => done,

@@ -102,12 +102,21 @@ impl FileSystem {
     /// there is no space for data that was not durable yet, which is then lost; the contents of the
     /// log are merged at the next opening.
     pub fn close(&self) -> Result<()> {
+        self.close_with(|| ())
+    }
+
+    /// As [`Self::close`]; calls `last` when all is done and no other process can open the volume yet.
+    ///
+    /// # Errors
+    /// As [`Self::close`].
+    pub fn close_with(&self, last: impl FnOnce()) -> Result<()> {
         self.engine.lifecycle.close_once(|| {
             let result = match self.core().read_only() {
                 true => Ok(()),
                 false => self.finish(),
             };
             self.stop_workers();
+            last();
             self.core().storage().release();
             result
         })

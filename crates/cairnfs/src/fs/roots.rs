@@ -13,6 +13,7 @@ use crate::fault::{self, InjectedFault};
 use crate::format::root::{Root, RootState};
 use crate::fs::FileSystem;
 use crate::fs::observe::Call;
+use crate::refs;
 use crate::txn::{ForkKind, RootPin, Unchanged};
 use crate::types::RootInfo;
 
@@ -26,9 +27,26 @@ impl FileSystem {
     /// earlier snapshot if that was not merged yet.
     ///
     /// # Errors
-    /// [`Error::Exists`]; a name that no root can have; too many roots; a snapshot, or a read-only
-    /// volume; no space; the device's failure.
+    /// [`Error::Exists`]; a name that [`refs::check_given`] refuses; too many roots; a snapshot, or a
+    /// read-only volume; no space; the device's failure.
     pub fn snapshot(&self, name: &str) -> Result<()> {
+        refs::check_given(name)?;
+        self.snapshot_named(name)
+    }
+
+    /// Makes a snapshot of this branch under the name [`refs::auto_name`], which tells that it may be
+    /// dropped when there are too many. Returns its name.
+    ///
+    /// # Errors
+    /// [`Error::Exists`] if there is one of this second; as [`FileSystem::snapshot`].
+    pub fn snapshot_by_itself(&self) -> Result<String> {
+        let branch = self.root_info().and_then(|info| info.name);
+        let branch = branch.ok_or(Error::Stale)?;
+        let name = refs::auto_name(&branch, self.core().now());
+        self.snapshot_named(&name).map(|()| name)
+    }
+
+    fn snapshot_named(&self, name: &str) -> Result<()> {
         self.observed(Call::Snapshot { name }, || {
             self.check_changeable()?;
             self.fork_named(name, ForkKind::Frozen).map(|_| ())
@@ -42,6 +60,7 @@ impl FileSystem {
     /// # Errors
     /// As [`FileSystem::snapshot`]; a branch of a snapshot can be made.
     pub fn branch(&self, name: &str) -> Result<u32> {
+        refs::check_given(name)?;
         self.observed(Call::Branch { name }, || {
             self.fork_named(name, ForkKind::Head)
         })
@@ -64,9 +83,6 @@ impl FileSystem {
     }
 
     fn fork_named(&self, name: &str, kind: ForkKind) -> Result<u32> {
-        if name.is_empty() {
-            return Err(Error::Invalid("a snapshot or branch has a name"));
-        }
         self.prepare_fork()?;
         self.with_room(|| {
             let (core, from) = (self.core(), self.root_id());
@@ -133,9 +149,10 @@ impl FileSystem {
     ///
     /// # Errors
     /// [`Error::NoSnapshot`] if no root has the name `old`; [`Error::Exists`] if one has the name
-    /// `new`; [`Error::Invalid`] for a name that no root can have; [`Error::NotPermitted`] for the
+    /// `new`; [`Error::Invalid`] for a name that [`refs::check_given`] refuses; [`Error::NotPermitted`] for the
     /// branch `main`, which keeps its name; as [`FileSystem::snapshot`].
     pub fn rename_root(&self, old: &str, new: &str) -> Result<()> {
+        refs::check_given(new)?;
         self.observed(Call::RenameRoot { old, new }, || {
             self.engine.lifecycle.check_open()?;
             self.core().check_changeable()?;

@@ -43,14 +43,16 @@ impl FileSystem {
         }
         let roots = self.roots();
         for id in self.engine.yielding.among(&roots) {
-            match self.drop_id(id) {
+            let found = roots.iter().find(|root| root.id == id);
+            let name = found
+                .and_then(|root| root.name.as_deref())
+                .unwrap_or_default();
+            match self.drop_id(id, name) {
                 Ok(()) => {
-                    let found = roots.iter().find(|root| root.id == id);
-                    let name = found.and_then(|root| root.name.as_deref());
                     tracing::info!(name, "dropped for space");
                     return Ok(true);
                 }
-                // In use, or dropped by somebody else.
+                // In use, or dropped or renamed by somebody else.
                 Err(Error::Busy(_) | Error::NotFound | Error::NotPermitted(_)) => {}
                 Err(error) => return Err(error),
             }

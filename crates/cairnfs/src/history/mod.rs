@@ -42,7 +42,7 @@ use crate::types::RootInfo;
 /// device's failure.
 pub fn drop_root(fs: &FileSystem, reference: &str) -> Result<()> {
     let root = find(fs, reference)?;
-    stage::discard(fs, root.id)
+    fs.drop_id(root.id, root.name.as_deref().unwrap_or_default())
 }
 
 /// The names on a path in a tree, from its root directory on.

@@ -11,7 +11,7 @@ use crate::refs;
 /// name of the newest one. One that is in use stays until another time.
 pub fn drop_oldest(fs: &FileSystem, kept: &str) {
     for old in refs::replaced_before(kept, &fs.roots()) {
-        match fs.drop_id(old.id) {
+        match fs.drop_id(old.id, old.name.as_deref().unwrap_or_default()) {
             // Or somebody else has dropped it.
             Ok(()) | Err(Error::Busy(_) | Error::NotFound) => {}
             // What made the newest one is done, whatever becomes of the oldest.

@@ -120,7 +120,7 @@ impl Drop for Staged {
         let unnamed = self.pin.take().map(drop).is_some();
         // What is left of it after a failure is dropped after the next opening. While it is pinned, it
         // cannot be dropped.
-        if unnamed && let Err(error) = discard(&self.fs, self.id) {
+        if unnamed && let Err(error) = self.fs.drop_id(self.id, "") {
             tracing::debug!(root = self.id, %error, "a staged branch was not dropped");
         }
     }
@@ -136,11 +136,6 @@ pub(super) fn replace(
 ) -> Result<()> {
     let (base, new) = (fs.open_root(base)?, fs.open_root(new)?);
     base.replace_by(&new, kept, since)
-}
-
-/// Drops a root from the volume.
-pub(super) fn discard(fs: &FileSystem, id: u32) -> Result<()> {
-    fs.drop_id(id)
 }
 
 #[cfg(test)]

@@ -7,23 +7,25 @@
 //! The *history* of a root is the root, its ancestors, and the states that a publish or a restore
 //! has replaced, which have names made by [`undo_name`], with their ancestors.
 
+mod made;
 mod time;
 
+pub use made::{
+    REPLACED_KEPT, auto_name, automatic, check_given, received_name, replaced, replaced_before,
+    undo_name, yielding,
+};
 pub use time::stamp;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::tz::TimeZone;
 
+use self::made::UNDO;
 use crate::error::{Error, Result};
-use crate::format::root::MAX_ROOT_NAME;
 use crate::types::{RootInfo, Time};
 
 /// Names that a message lists at most.
 const MOST_LISTED: usize = 12;
-
-/// What stands between the name of a branch and the time in the name of a replaced state.
-const UNDO: &str = ".undo-";
 
 /// The root of a reference among `roots`. Times are relative to `now` and in `zone`: the name of a time
 /// zone or its POSIX form, or without one the local time zone.
@@ -83,71 +85,6 @@ pub fn duration_named(text: &str) -> Result<std::time::Duration> {
     let seconds = time::seconds(text).and_then(|seconds| u64::try_from(seconds).ok());
     let seconds = seconds.ok_or(Error::Invalid("not a time such as 90s, 5m, 12h, 7d or 4w"))?;
     Ok(std::time::Duration::from_secs(seconds))
-}
-
-/// The beginning of the names that are made of a branch's name, `mark` and a time: the branch's name is
-/// cut where a time and a number would have no room.
-pub fn stamped_prefix(branch: &str, mark: &str) -> String {
-    const AFTER: usize = "20260131T101500Z-18446744073709551615".len();
-    let most = MAX_ROOT_NAME.saturating_sub(mark.len() + AFTER);
-    let cut = (0..=most.min(branch.len())).rfind(|at| branch.is_char_boundary(*at));
-    let branch = branch.get(..cut.unwrap_or(0)).unwrap_or_default();
-    format!("{branch}{mark}")
-}
-
-/// A name for the state of `branch` that is replaced at `now`; no root has it.
-pub fn undo_name(branch: &str, roots: &[RootInfo], now: Time) -> String {
-    // A state of a replaced state belongs to the history of the same branch.
-    let branch = branch.split(UNDO).next().unwrap_or(branch);
-    let prefix = stamped_prefix(branch, UNDO);
-    free_name(format!("{prefix}{}", stamp(now)), roots)
-}
-
-/// How many of the states of a branch that publishes and restores have replaced are kept.
-pub const REPLACED_KEPT: usize = 24;
-
-/// The replaced states that still have the names made by [`undo_name`], the oldest first.
-pub fn replaced(roots: &[RootInfo]) -> Vec<&RootInfo> {
-    let is_one = |root: &&RootInfo| !root.writable && undo_prefix(root).is_some();
-    let mut list: Vec<&RootInfo> = roots.iter().filter(is_one).collect();
-    list.sort_by_key(|root| (root.created, root.boundary));
-    list
-}
-
-/// Of the replaced states of the same branch as the one named `kept`, those that are too many, the
-/// oldest first.
-pub fn replaced_before<'r>(kept: &str, roots: &'r [RootInfo]) -> Vec<&'r RootInfo> {
-    let mut list = replaced(roots);
-    let newest = list.iter().find(|root| root.name.as_deref() == Some(kept));
-    let prefix = newest.and_then(|root| undo_prefix(root));
-    list.retain(|root| prefix.is_some() && undo_prefix(root) == prefix);
-    list.truncate(list.len().saturating_sub(REPLACED_KEPT));
-    list
-}
-
-/// What is before the time in a name made by [`undo_name`]; `None` of another name.
-fn undo_prefix(root: &RootInfo) -> Option<&str> {
-    let name = root.name.as_deref()?;
-    let at = name.rfind(UNDO)? + UNDO.len();
-    let (prefix, rest) = name.split_at_checked(at)?;
-    let (time, number) = rest.split_once('-').unwrap_or((rest, "2"));
-    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
-    let (date, clock) = time.strip_suffix('Z')?.split_once('T')?;
-    let is_time = date.len() == 8 && clock.len() == 6 && is_number(date) && is_number(clock);
-    (is_time && is_number(number)).then_some(prefix)
-}
-
-/// A name for a snapshot that is received at `now`; no root has it.
-pub fn received_name(roots: &[RootInfo], now: Time) -> String {
-    free_name(format!("received-{}", stamp(now)), roots)
-}
-
-/// A name, or the name with the first number that makes it different from those of all roots.
-fn free_name(name: String, roots: &[RootInfo]) -> String {
-    let taken = |name: &String| roots.iter().any(|r| r.name.as_ref() == Some(name));
-    let numbered = (2u64..).map(|n| format!("{name}-{n}"));
-    let mut all = std::iter::once(name.clone()).chain(numbered);
-    all.find(|name| !taken(name)).unwrap_or(name)
 }
 
 fn resolve_in<'r>(

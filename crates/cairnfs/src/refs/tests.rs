@@ -188,6 +188,7 @@ fn replaced_states_beyond_the_newest_ones_are_found_by_their_names() {
     let newest = roots.last().and_then(|root| root.name.clone()).unwrap();
     let others = [
         "main.undo-mine",
+        "main.auto-20261123T110000Z",
         "main.undo-20261123T110000Z-",
         "main.undo-20261123",
         "trial.undo-20261123T110000Z",
@@ -199,15 +200,69 @@ fn replaced_states_beyond_the_newest_ones_are_found_by_their_names() {
     assert_eq!(ids(replaced_before(&newest, &roots)), [10, 11, 12]);
     assert_eq!(ids(replaced_before("main.undo-mine", &roots)), [0; 0]);
     let all = ids(replaced(&roots));
-    assert_eq!((all.first(), all.len()), (Some(&103), REPLACED_KEPT + 4));
+    assert_eq!((all.first(), all.len()), (Some(&104), REPLACED_KEPT + 4));
 }
 
 #[test]
-fn names_of_replaced_states_are_names_of_roots() {
+fn automatic_snapshots_are_found_by_their_names() {
+    let name = |branch| auto_name(branch, at(12, 0));
+    assert_eq!(name("main"), "main.auto-20261123T110000Z");
+    let mut roots = Vec::new();
+    let names = [
+        &*name("trial"),
+        &name("main"),
+        "main.auto-mine",
+        "main.auto-",
+        "main.auto-20261123T110000Z.kept",
+        "main.undo-20261123T110000Z",
+        "a",
+    ];
+    for (n, name) in (10..).zip(names) {
+        roots.push(root(n, name, 0, at(12, 0)));
+    }
+    // A branch is none, whatever it is called.
+    roots.push(root(2, "main.auto-20261123T110001Z", 0, at(12, 0)));
+    let ids = |list: Vec<&RootInfo>| list.iter().map(|root| root.id).collect::<Vec<_>>();
+    assert_eq!(ids(automatic("main", &roots)), [11]);
+    assert_eq!(ids(automatic("trial", &roots)), [10]);
+    assert_eq!(ids(automatic("main.auto-mine", &roots)), [0; 0]);
+    assert_eq!(ids(yielding(&roots)), [10, 11, 15]);
+}
+
+#[test]
+fn made_names_cannot_be_given() {
+    let made = [
+        auto_name("main", at(12, 0)),
+        undo_name("main", &[], at(12, 0)),
+        "x.auto-20261123T110000Z-7".into(),
+        ".undo-20261123T110000Z".into(),
+    ];
+    for name in made {
+        let why = check_given(&name).unwrap_err().to_string();
+        assert!(why.contains("choose another name"), "{name}: {why}");
+    }
+    for name in [
+        "main.auto-mine",
+        "main.undo-1",
+        "auto-20261123T110000Z",
+        "received-1",
+    ] {
+        check_given(name).unwrap();
+    }
+}
+
+#[test]
+fn made_names_are_names_of_roots() {
     let long = "é".repeat(127);
-    let name = undo_name(&long, &[], at(12, 0));
-    assert!(crate::format::root::is_root_name(&name), "{name}");
-    assert!(name.contains(UNDO));
+    let names = [
+        (undo_name(&long, &[], at(12, 0)), UNDO),
+        (auto_name(&long, at(12, 0)), ".auto-"),
+    ];
+    for (name, mark) in names {
+        assert!(crate::format::root::is_root_name(&name), "{name}");
+        assert!(name.contains(mark));
+        assert!(check_given(&name).is_err());
+    }
 }
 
 /// A damaged volume may have parents that form a circle.

@@ -299,7 +299,7 @@ impl Core {
                     "a branch is published onto another one that has a name, and main only stays",
                 ));
             }
-            roots.check_kept(kept)?;
+            roots.check_name(kept)?;
             if let Some(since) = since
                 && !self.is_unchanged(&old, (base, since))
             {

@@ -17,9 +17,7 @@ use zerocopy::little_endian::U64;
 use crate::error::{Error, Result};
 use crate::format::NODE_BLOCKS;
 use crate::format::key::{Key, Kind, MAIN_ROOT, VOLUME_ROOT};
-use crate::format::root::{
-    MAIN_NAME, MAX_ROOTS, RawRoot, Root, RootState, is_root_name, refused_root_name,
-};
+use crate::format::root::{MAIN_NAME, MAX_ROOTS, RawRoot, Root, RootState, is_root_name};
 use crate::format::superblock::{RANGES, ROOTS};
 use crate::index::{Index, Tree};
 use crate::journal::vector::{Change, LogVector};
@@ -321,25 +319,14 @@ impl Roots {
         table.merged.extend(items);
     }
 
-    /// Checks that a root can get this name.
-    ///
-    /// # Errors
-    /// [`Error::Exists`]; [`Error::Invalid`] for a name that no new root can have.
-    pub(super) fn check_name(&self, name: &str) -> Result<()> {
-        match refused_root_name(name) {
-            Some(why) => Err(Error::Invalid(why)),
-            None => self.check_kept(name),
-        }
-    }
-
-    /// Checks that a replaced root can be kept under this name. It is made of the branch's name,
-    /// which may be one that no new root can have.
+    /// Checks that a root can get this name. Which names users may give is decided by those who ask
+    /// them.
     ///
     /// # Errors
     /// [`Error::Exists`]; [`Error::Invalid`] for a name that no root can have.
-    pub(super) fn check_kept(&self, name: &str) -> Result<()> {
+    pub(super) fn check_name(&self, name: &str) -> Result<()> {
         if !is_root_name(name) {
-            return Err(Error::Invalid("no snapshot can have this name"));
+            return Err(Error::Invalid("no snapshot or branch can have this name"));
         }
         match self.named(name) {
             Some(_) => Err(Error::Exists),

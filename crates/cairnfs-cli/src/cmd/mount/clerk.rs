@@ -157,6 +157,14 @@ impl House {
         })
     }
 
+    /// What a command is told. Of a volume that is being closed anything may fail, so that is no reason.
+    fn answer(&self, why: NotPermitted) -> Answer {
+        match why {
+            NotPermitted::Refused(text) if !self.sessions.is_closed() => Answer::Refused(text),
+            _ => Answer::Closing,
+        }
+    }
+
     fn refusal(&self, why: NotAdded) -> NotPermitted {
         match why {
             NotAdded::Closed => NotPermitted::Closing,
@@ -190,20 +198,11 @@ enum NotPermitted {
     Refused(String),
 }
 
-impl From<NotPermitted> for Answer {
-    fn from(why: NotPermitted) -> Self {
-        match why {
-            NotPermitted::Closing => Answer::Closing,
-            NotPermitted::Refused(text) => Answer::Refused(text),
-        }
-    }
-}
-
 impl Clerk for House {
     type Permit = Permit;
 
     fn permit(&self, wanted: &Wanted) -> Result<(Permit, Answer), Answer> {
-        let permit = self.permitted(wanted)?;
+        let permit = self.permitted(wanted).map_err(|why| self.answer(why))?;
         let answer = Answer::Mountable {
             source: permit.options.source.clone(),
             read_only: permit.options.read_only,
@@ -212,8 +211,7 @@ impl Clerk for House {
     }
 
     fn serve(&self, permit: Permit, made: Made) -> Result<(), Answer> {
-        let wrong =
-            |e: std::io::Error| Answer::Refused(format!("cannot serve the mount: {}", io_text(&e)));
+        let wrong = |e: std::io::Error| self.answer(self.refusal(NotAdded::Failed(e)));
         let mut asked = [PollFd::new(&made.connection, PollFlags::IN)];
         let arrived = poll(&mut asked, Some(&FIRST_MESSAGE));
         if arrived.map_err(|e| wrong(e.into()))? == 0 {
@@ -227,7 +225,7 @@ impl Clerk for House {
         };
         let adapter = self.adapter(permit.root, &permit.options);
         let added = self.sessions.add(adapter, new, &permit.options);
-        added.map_err(|why| self.refusal(why))?;
+        added.map_err(|why| self.answer(self.refusal(why)))?;
         self.keep_snapshots(&made.device, &permit.options);
         let source = permit.options.source.map(PathBuf::from);
         let source = source.as_deref().unwrap_or(&self.volume);
@@ -250,9 +248,9 @@ impl Clerk for House {
         stage: &Stage,
         begin: &mut dyn FnMut(),
     ) -> Result<u8, Answer> {
-        if self.sessions.count() == 0 {
+        let Some(_command) = self.sessions.begin_command() else {
             return Err(Answer::Closing);
-        }
+        };
         let open = Open {
             handle: &self.open,
             volume: &self.volume,
@@ -288,12 +286,51 @@ fn differing(first: &MountOptions, wanted: &MountOptions) -> Vec<&'static str> {
 
 #[cfg(test)]
 mod tests {
+    use cairnfs::device::MemoryDevice;
+    use cairnfs::fs::{MakeOptions, Options, make_device};
+
     use super::*;
 
     fn options(list: &str) -> MountOptions {
         let mut options = MountOptions::default();
         options.apply(list).unwrap();
         options
+    }
+
+    /// What a closed volume refuses is no answer for a command: the next daemon may do it.
+    #[test]
+    fn after_the_last_mount_commands_are_told_to_wait() {
+        let device = Arc::new(MemoryDevice::new(64 << 20));
+        make_device(&*device, &MakeOptions::default(), &mut |_, _| {}).unwrap();
+        let fs = FileSystem::open_device(device, &Options::default()).unwrap();
+        fs.branch("b").unwrap();
+        let open = Arc::new(OpenVolume::new(Arc::clone(&fs)));
+        let sessions = Arc::new(Sessions::default());
+        let first = MountOptions::default();
+        let house = House::new(open, Path::new("v"), &first, &sessions);
+        let permit = |list: &str| {
+            let wanted = Wanted {
+                lists: vec![list.into()],
+                by_mount8: false,
+                sloppy: false,
+            };
+            house.permit(&wanted).map(|_| ())
+        };
+        assert_eq!(permit("branch=b"), Ok(()));
+        let refused = permit("branch=none");
+        assert!(matches!(refused, Err(Answer::Refused(_))), "{refused:?}");
+        sessions.wait().unwrap();
+        for list in ["branch=b", "branch=b,ro", "branch=none"] {
+            assert_eq!(permit(list), Err(Answer::Closing), "{list}");
+        }
+        fs.close().unwrap();
+        for list in ["branch=b", "branch=b,ro"] {
+            assert_eq!(permit(list), Err(Answer::Closing), "{list}");
+        }
+        let mut begun = false;
+        let stage = Stage::own().unwrap();
+        let ran = house.run((Value::Null, None), &stage, &mut || begun = true);
+        assert_eq!((ran, begun), (Err(Answer::Closing), false));
     }
 
     #[test]

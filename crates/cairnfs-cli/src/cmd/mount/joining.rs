@@ -75,7 +75,7 @@ fn ask(
             options.read_only = read_only;
             options.source = source;
         }
-        other => return not_served(other),
+        other => return not_served(other, call),
     }
     if args.log.is_some() {
         eprintln!(
@@ -109,14 +109,14 @@ fn ask(
             // Nothing serves it, so nothing can be waiting in it for long.
             drop(device);
             mounted.detach();
-            not_served(other.map_err(wrong)?)
+            not_served(other.map_err(wrong)?, call)
         }
     }
 }
 
-fn not_served(answer: Answer) -> Result<Asked<()>, Failure> {
+fn not_served(answer: Answer, call: Call) -> Result<Asked<()>, Failure> {
     match answer {
-        Answer::Closing => Ok(Asked::Closing),
+        Answer::Closing => Ok(Asked::Closing(call.ending())),
         Answer::Refused(why) => Err(failed(why)),
         _ => Err(failed("the daemon's answer is not understood")),
     }

@@ -1,26 +1,24 @@
 //! Snapshots that the daemon makes of a mounted branch by itself, at an interval (`-o snapshots=`).
 //!
-//! They are called `BRANCH.auto-TIME`, so those of earlier mounts are found by their names. Of more than
-//! `keep` the oldest are dropped, and all of them give way, the oldest first, before a program is told
-//! that there is no space, with the states that publishes and restores have replaced. Nothing is made of a branch that has not changed.
+//! Their names tell what they are (`cairnfs::refs`), so those of earlier mounts are found, and no snapshot
+//! of a user is taken for one. Of more than `keep` the oldest are dropped, and all of them give way, the
+//! oldest first, before a program is told that there is no space, with the states that publishes and
+//! restores have replaced. Nothing is made of a branch that has not changed.
 
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
-use cairnfs::refs::{replaced, stamp, stamped_prefix};
-use cairnfs::{Error, RootInfo, Volume};
+use cairnfs::refs::{automatic, yielding};
+use cairnfs::{Error, Volume};
 use cairnfs_fuse::{MountOptions, Sessions};
 
 use super::opening::OpenVolume;
 use crate::failure::shown;
 use crate::roots::name_of;
-
-/// What stands between the name of a branch and the time.
-const MARK: &str = ".auto-";
 
 /// Makes the snapshots of one mount.
 pub(super) struct Keeper {
@@ -31,23 +29,6 @@ pub(super) struct Keeper {
     device: String,
     interval: Duration,
     keep: usize,
-}
-
-/// All snapshots that were made by themselves, the oldest first.
-fn automatic(roots: &[RootInfo]) -> Vec<&RootInfo> {
-    let is_ours = |root: &&RootInfo| !root.writable && name_of(root).contains(MARK);
-    let mut list: Vec<&RootInfo> = roots.iter().filter(is_ours).collect();
-    list.sort_by_key(|root| (root.created, root.id));
-    list
-}
-
-/// What gives way before there is no space, the oldest first: also what publishes and restores have
-/// replaced.
-fn yielding(roots: &[RootInfo]) -> Vec<u32> {
-    let mut list = automatic(roots);
-    list.extend(replaced(roots));
-    list.sort_by_key(|root| (root.created, root.id));
-    list.iter().map(|root| root.id).collect()
 }
 
 impl Keeper {
@@ -64,7 +45,8 @@ impl Keeper {
         let Some(interval) = options.snapshots.filter(|_| !options.read_only) else {
             return Ok(());
         };
-        open.get().set_yielding(yielding);
+        open.get()
+            .set_yielding(|roots| yielding(roots).iter().map(|root| root.id).collect());
         let keeper = Self {
             open: Arc::clone(open),
             path: path.to_path_buf(),
@@ -108,20 +90,17 @@ impl Keeper {
         self.sessions
             .fetch(name_of(branch))
             .map_err(|e| Error::Other(e.into()))?;
-        let prefix = stamped_prefix(name_of(branch), MARK);
-        let mut mine = automatic(&roots);
-        mine.retain(|root| name_of(root).starts_with(&prefix));
+        let mine = automatic(name_of(branch), &roots);
         let opened = volume.open_branch(name_of(branch))?;
         if let Some(last) = mine.last()
             && opened.file_system().is_unchanged_since(last.id)?
         {
             return Ok(());
         }
-        let now = stamp(SystemTime::now().into());
-        match opened.snapshot(&format!("{prefix}{now}")) {
+        match opened.file_system().snapshot_by_itself() {
             // Of this second there is one.
             Err(Error::Exists) => return Ok(()),
-            made => made?,
+            made => drop(made?),
         }
         // The new one is not in the list.
         let most = self.keep.saturating_sub(1);
@@ -133,21 +112,5 @@ impl Keeper {
             }
         }
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use cairnfs::format::root::MAX_ROOT_NAME;
-
-    use super::*;
-
-    #[test]
-    fn names_fit_whatever_the_branch_is_called() {
-        let prefix = |branch: &str| stamped_prefix(branch, MARK);
-        assert_eq!(prefix("main"), "main.auto-");
-        let long = prefix(&"ä".repeat(127));
-        let whole = format!("{long}{}", stamp(SystemTime::now().into()));
-        assert!(whole.len() <= MAX_ROOT_NAME && long.ends_with(MARK));
     }
 }

@@ -49,9 +49,11 @@ pub(super) fn serve(
         other => other?,
     };
     let open = Arc::new(OpenVolume::new(fs));
-    let served = serve_all(args, volume, dir, (&open, options));
+    let mut desk = None;
+    let served = serve_all(args, volume, dir, (&open, options), &mut desk);
     let fs = open.get();
-    let closed = fs.close();
+    // Until the next daemon can have the socket, commands are told to wait.
+    let closed = fs.close_with(|| drop(desk));
     let last_words = match (fs.failure(), served, closed) {
         (Some(failure), ..) => status::stopped_by(volume, &failure),
         (None, Err(Failure(_, why)), _) => why,
@@ -72,22 +74,28 @@ pub(super) fn serve(
     Err(failed(last_words))
 }
 
-/// Serves the first mount, and those that commands hand over, until the last one has ended.
+/// Serves the first mount, and those that commands hand over at `desk`, until the last one has ended.
 fn serve_all(
     args: &Args,
     volume: &Path,
     dir: &Path,
     (open, options): (&Arc<OpenVolume>, &MountOptions),
+    desk: &mut Option<Desk>,
 ) -> Result<(), Failure> {
     let sessions = Arc::new(Sessions::with(Apart::by_program(sync::APART)));
     sessions.watch_signals(!args.detached).map_err(failed)?;
     let house = Arc::new(House::new(Arc::clone(open), volume, options, &sessions));
     house.mount_first(dir)?;
     let alone = !open.get().is_read_only();
-    let is_volume = args.moment.at.is_none();
-    let desk = is_volume.then(|| Desk::open(volume, alone, house));
-    if let Some(Err(error)) = &desk {
-        tracing::warn!("no other branch can be mounted beside this one: no socket: {error}");
+    if args.moment.at.is_none() {
+        match Desk::open(volume, alone, house) {
+            Ok(open) => *desk = Some(open),
+            Err(error) => {
+                tracing::warn!(
+                    "no other branch can be mounted beside this one: no socket: {error}"
+                );
+            }
+        }
     }
     let carrier = Carrier::begin(open, volume, &sessions, options);
     let _carrier = carrier.map_err(failed)?;

@@ -5,8 +5,10 @@ use std::io::{self, BufRead, IsTerminal, Write};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{Args, Base, FAILED};
-use crate::failure::{AnyError, Failure, shown};
+use super::fork::End as Ended;
+use super::{Args, Base, FAILED, Interrupted, name_of, note};
+use crate::failure::{AnyError, shown};
+use crate::interrupt;
 use crate::output::{self, word};
 
 /// Lines of differences that are shown.
@@ -34,8 +36,31 @@ struct Json<'a> {
     publish: Option<Value>,
 }
 
-/// Ends a fork that is not mounted any more; returns the exit code.
-pub(super) fn decide(args: &Args, base: &Base, fork: &str, code: u8) -> Result<u8, AnyError> {
+/// Ends a fork that is not mounted any more; returns the exit code. A signal keeps it.
+pub(super) fn decide(args: &Args, base: &Base, fork: &str, ended: &Ended) -> Result<u8, AnyError> {
+    let done = end(args, base, fork, ended);
+    match interrupt::take() {
+        // Its decision was made, and carried out.
+        Some(_) if matches!(done, Ok((_, End::Published | End::Dropped))) => {}
+        Some(signal) => return Err(keep(base, fork, signal).into()),
+        None => {}
+    }
+    done.map(|(code, _)| code)
+}
+
+/// Tells that a signal keeps the fork.
+fn keep(base: &Base, fork: &str, signal: i32) -> Interrupted {
+    let steps = base.next_steps(&base.place, fork);
+    note(format_args!(
+        "{}: the fork is kept as the branch {fork}: {steps}",
+        name_of(signal)
+    ));
+    Interrupted(signal)
+}
+
+/// Ends a fork, unless a signal arrives; returns the exit code and what became of the fork.
+fn end(args: &Args, base: &Base, fork: &str, ended: &Ended) -> Result<(u8, End), AnyError> {
+    let code = ended.code;
     let form: &[&str] = if args.json { &["--json"] } else { &[] };
     let words = [&[base.branch.as_str(), fork, "--merge-base"], form].concat();
     let (differs, changes) = base.capture("diff", &words)?;
@@ -44,12 +69,19 @@ pub(super) fn decide(args: &Args, base: &Base, fork: &str, code: u8) -> Result<u
         0 => End::Dropped,
         1 => {
             if !args.quiet && !args.json {
-                show(&changes)?;
+                // The terminal may be gone.
+                let _ = show(&changes);
             }
-            choose(args, base, code)?
+            choose(args, base, ended)
         }
-        _ => return Ok(FAILED),
+        _ => return Ok((FAILED, End::Kept)),
     };
+    if interrupt::arrived().is_some() {
+        return Ok((code, End::Kept));
+    }
+    if let (End::Kept, Some(signal)) = (end, ended.signal) {
+        return Err(keep(base, fork, signal).into());
+    }
     let (end, publish) = match end {
         End::Published => {
             let words = [&[fork, "--onto", &base.branch], form].concat();
@@ -58,12 +90,15 @@ pub(super) fn decide(args: &Args, base: &Base, fork: &str, code: u8) -> Result<u
                 (_, told) => (End::Kept, Some(told)),
             }
         }
-        End::Dropped => match base.capture("drop", &["-q", fork])? {
-            (0, _) => (End::Dropped, None),
+        End::Dropped => match base.capture("drop", &["-q", fork])?.0 {
+            0 => (End::Dropped, None),
             _ => (End::Kept, None),
         },
         End::Kept => (End::Kept, None),
     };
+    if end == End::Kept && interrupt::arrived().is_some() {
+        return Ok((code, end));
+    }
     let refused = publish.is_some() && end == End::Kept;
     if args.json {
         let value = |text: &str| serde_json::from_str(text).unwrap_or_default();
@@ -79,7 +114,7 @@ pub(super) fn decide(args: &Args, base: &Base, fork: &str, code: u8) -> Result<u
         let told = publish.as_deref().unwrap_or_default();
         tell(args, base, fork, (end, differs > 0), told)?;
     }
-    Ok(if refused { FAILED } else { code })
+    Ok((if refused { FAILED } else { code }, end))
 }
 
 /// Shows the differences, the first ones if there are many.
@@ -118,9 +153,8 @@ fn tell(
         }
         End::Kept => writeln!(
             out,
-            "The fork is the branch {fork}: cairnfs publish {place} {fork} --onto {}, or cairnfs drop \
-             {place} {fork}",
-            word(&base.branch)
+            "The fork is the branch {fork}: {}",
+            base.next_steps(&base.place, fork)
         )?,
         End::Dropped if args.quiet => {}
         End::Dropped if differs => writeln!(out, "Dropped what was done")?,
@@ -129,32 +163,37 @@ fn tell(
     Ok(())
 }
 
-/// What the user wants.
-fn choose(args: &Args, base: &Base, code: u8) -> Result<End, Failure> {
+/// What the user wants. A signal instead of an answer keeps the fork, and so does a terminal that is gone.
+fn choose(args: &Args, base: &Base, ended: &Ended) -> End {
     if args.drop {
-        return Ok(End::Dropped);
+        return End::Dropped;
     }
-    if args.yes && code == 0 {
-        return Ok(End::Published);
+    if args.yes && ended.code == 0 {
+        return End::Published;
     }
-    let asks = !args.keep && !args.yes && !args.json;
+    let asks = !args.keep && !args.yes && !args.json && ended.signal.is_none();
     if !asks || !io::stdin().is_terminal() || !io::stderr().is_terminal() {
-        return Ok(End::Kept);
+        return End::Kept;
     }
+    let question = format!(
+        "Publish this onto {}, keep it as a branch, or drop it? [p/k/d] ",
+        base.branch
+    );
     loop {
-        eprint!(
-            "Publish this onto {}, keep it as a branch, or drop it? [p/k/d] ",
-            base.branch
-        );
+        let asked = io::stderr().lock().write_all(question.as_bytes());
+        // A terminal gives whole lines, so what is buffered is never a part of one.
         let mut answer = String::new();
-        match io::stdin().lock().read_line(&mut answer) {
-            Ok(0) | Err(_) => return Ok(End::Kept),
-            Ok(_) => {}
+        let read = asked.and_then(|()| {
+            interrupt::wait(io::stdin())?;
+            io::stdin().lock().read_line(&mut answer)
+        });
+        if !matches!(read, Ok(1..)) {
+            return End::Kept;
         }
         match answer.trim().to_ascii_lowercase().as_str() {
-            "p" | "publish" => return Ok(End::Published),
-            "k" | "keep" => return Ok(End::Kept),
-            "d" | "drop" => return Ok(End::Dropped),
+            "p" | "publish" => return End::Published,
+            "k" | "keep" => return End::Kept,
+            "d" | "drop" => return End::Dropped,
             _ => {}
         }
     }

@@ -17,7 +17,7 @@ use rustix::fs::CWD;
 use rustix::mount::{MountPropagationFlags, UnmountFlags, mount_bind, mount_change, unmount};
 use rustix::process::{getegid, geteuid};
 
-use super::PREFIX;
+use super::{PREFIX, note};
 use crate::failure::{Failure, io_text, shown};
 
 /// Executes a program in `below` of the fork, which it finds under the path of `base` if that is
@@ -27,11 +27,11 @@ pub(super) fn execute((base, fork): (&Path, &Path), below: &Path, command: &[OsS
         Ok(()) => within(base, below),
         Err(e) => {
             let dir = within(fork, below);
-            eprintln!(
-                "cairnfs try: note: the fork cannot be shown under the path of its branch ({}); it is at {}",
+            note(format_args!(
+                "note: the fork cannot be shown under the path of its branch ({}); it is at {}",
                 io_text(&e),
                 shown(&dir)
-            );
+            ));
             dir
         }
     };

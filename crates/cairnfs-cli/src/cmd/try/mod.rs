@@ -2,37 +2,34 @@
 //! it did.
 //!
 //! Forks, mounts, compares and publishes as the other commands do; a mount and its end are left to them
-//! altogether. The program runs in [`inside`], unmounts go there by [`follower`], and what becomes of its
-//! work is decided in [`ending`].
+//! altogether ([`fork`], [`children`]). The program runs in [`inside`], unmounts go there by [`follower`],
+//! and what becomes of its work is decided in [`ending`].
+//!
+//! Signals end nothing by themselves. Before the program has begun, one leaves nothing behind; while it
+//! runs, the program gets them; after that, one keeps the fork.
 
+mod children;
 mod ending;
 mod follower;
+mod fork;
 mod inside;
 
 use std::ffi::{OsStr, OsString};
-use std::io::{self, Read, Seek};
-use std::os::fd::AsFd;
-use std::os::unix::process::ExitStatusExt;
+use std::fmt;
+use std::io::{self, Read, Seek, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, ExitStatus, Stdio};
-use std::thread;
-use std::time::{Duration, Instant, SystemTime};
+use std::process::ExitCode;
 
 use cairnfs::format::root::MAIN_NAME;
-use cairnfs::refs::stamp;
-use cairnfs_fuse::holders::Holders;
-use cairnfs_fuse::{control, elsewhere, mountinfo};
-use rustix::process::{Pid, Signal, geteuid, kill_process};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
-use signal_hook::iterator::Signals;
+use cairnfs_fuse::{control, mountinfo};
+use signal_hook::low_level::signal_name;
 
 use crate::failure::{AnyError, Explain, Failure, shown};
-use crate::handover::attempts::ANSWER;
-use crate::handover::caller::{Call, Lease};
-use crate::handover::folder::SocketName;
+use crate::interrupt;
+use crate::output::word;
 use crate::stage::Stage;
 use crate::verbs;
-use follower::Outside;
+use fork::{Fork, Ran};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -54,19 +51,18 @@ has the name of the fork.
 
 This is no sandbox: CMD can do everything that you can, outside of the volume too.
 
+A signal (Ctrl-C, SIGTERM, SIGHUP) while CMD runs is CMD's. Before that it ends try
+without leaving a fork, after that the fork is kept.
+
 Exit codes: that of CMD; 2 wrong arguments; 125 if try itself failed, or could not
-publish; 126 CMD cannot be executed, 127 it was not found.";
+publish; 126 CMD cannot be executed, 127 it was not found; 128 and the number of the
+signal that ended try.";
 
 /// Exit code if this command fails itself, as that of timeout(1) and env(1).
 const FAILED: u8 = 125;
 
 /// What the names of directories begin with on which forks are mounted.
 const PREFIX: &str = "cairnfs-try-";
-
-/// Time that programs have to end after CMD, before a note says who is waited for; and before the fork
-/// is left to them.
-const MOMENT: Duration = Duration::from_millis(200);
-const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Run a program in a fork of a volume, then publish, keep or drop what it did
 #[derive(Debug, clap::Args)]
@@ -118,46 +114,75 @@ struct Base {
     mounted: Option<(PathBuf, PathBuf)>,
 }
 
-/// A fork that is mounted.
-struct Fork {
-    name: String,
-    dir: Directory,
-    /// While it lives. After that, also if this process is killed, the daemon unmounts the fork when
-    /// nothing uses it any more.
-    lease: Option<Lease>,
-}
-
-/// A directory to mount on. When this is dropped, it is removed if it is empty and nothing is mounted
-/// there: whatever happens, no file of a fork is removed with it. Its path has no symbolic links.
-struct Directory(PathBuf);
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir(&self.0);
-    }
-}
-
 /// Runs the command.
 pub fn run(args: &Args) -> Result<ExitCode, AnyError> {
     if let [base, fork, below] = &args.inside[..] {
         let code = inside::execute((base, fork), below, &args.command);
         return Ok(ExitCode::from(code));
     }
-    let failed = |error: AnyError| match error.downcast::<Failure>() {
+    let error = match attempt(args) {
+        Ok(code) => return Ok(ExitCode::from(code)),
+        Err(error) => error,
+    };
+    if let Some(Interrupted(signal)) = error.downcast_ref() {
+        return Ok(ExitCode::from(code_of_signal(*signal)));
+    }
+    Err(match error.downcast::<Failure>() {
         Ok(failure) => failure.code(FAILED).into(),
         Err(other) => other,
-    };
-    attempt(args).map(ExitCode::from).map_err(failed)
+    })
 }
 
 fn attempt(args: &Args) -> Result<u8, AnyError> {
+    interrupt::hold()?;
     let base = Base::find(args.volume.as_deref())?;
     let fork = Fork::make(&base, args)?;
-    let code = fork.run(&base, args);
+    let ran = match fork.run(&base, args) {
+        Ok(Ran::Interrupted(signal)) => {
+            fork.unmake(&base)?;
+            return Err(Interrupted::before(signal).into());
+        }
+        Ok(Ran::Ended(ran)) => Ok(ran),
+        Err(failure) => Err(failure),
+    };
     let name = fork.name.clone();
     // What the program did is there, also if it could not be waited for.
-    fork.unmount(args.quiet)?;
-    ending::decide(args, &base, &name, code?)
+    fork.unmount(&base, args.quiet)?;
+    ending::decide(args, &base, &name, &ran?)
+}
+
+/// A signal ends this command. What it leaves has been told.
+#[derive(Debug)]
+struct Interrupted(i32);
+
+impl Interrupted {
+    /// Tells that nothing is left of what was prepared.
+    fn before(signal: i32) -> Self {
+        note(format_args!("{}: the program was not run", name_of(signal)));
+        Self(signal)
+    }
+}
+
+impl fmt::Display for Interrupted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "interrupted by {}", name_of(self.0))
+    }
+}
+
+impl std::error::Error for Interrupted {}
+
+fn name_of(signal: i32) -> &'static str {
+    signal_name(signal).unwrap_or("a signal")
+}
+
+/// The exit code of what a signal has ended, as shells have it.
+fn code_of_signal(signal: i32) -> u8 {
+    u8::try_from(signal).map_or(FAILED, |signal| signal.saturating_add(128))
+}
+
+/// Tells something on standard error. The terminal may be gone.
+fn note(text: impl fmt::Display) {
+    let _ = writeln!(io::stderr().lock(), "cairnfs try: {text}");
 }
 
 impl Base {
@@ -217,185 +242,26 @@ impl Base {
         output.read_to_string(&mut text).explain(WHAT)?;
         Ok((code, text))
     }
-}
 
-impl Fork {
-    /// Forks and mounts. Nothing is left if one of both fails.
-    fn make(base: &Base, args: &Args) -> Result<Self, AnyError> {
-        let now = stamp(SystemTime::now().into());
-        let own = format!("try-{now}-{}", std::process::id());
-        let name = args.name.clone().unwrap_or(own);
-        let above = std::env::temp_dir();
-        let above = above.canonicalize().explain(shown(&above))?;
-        let dir = tempfile::Builder::new().prefix(PREFIX).tempdir_in(above);
-        let dir = Directory(dir.explain("a directory for the fork")?.keep());
-        let volume = base.volume()?;
-        let words = ["-q", &name, "--from", &base.branch];
-        if base.capture("branch", &words)?.0 != 0 {
-            return Err(Failure::new(shown(&volume), "cannot be forked").into());
-        }
-        let branch = format!("branch={name}");
-        let words = [OsStr::new("mount"), OsStr::new("-o"), OsStr::new(&branch)];
-        let words = words
-            .into_iter()
-            .chain([volume.as_os_str(), dir.0.as_os_str()]);
-        if let Err(failure) = command(words) {
-            base.capture("drop", &["-q", &name])?;
-            return Err(failure.into());
-        }
-        let lease = lease(&volume, &dir.0);
-        Ok(Self { name, dir, lease })
-    }
-
-    /// Runs the program; returns its exit code.
-    fn run(&self, base: &Base, args: &Args) -> Result<u8, Failure> {
-        let mut command = self.program(base, args)?;
-        command.env("CAIRNFS_BRANCH", &self.name);
-        if args.json {
-            let errors = io::stderr().as_fd().try_clone_to_owned();
-            command.stdout(Stdio::from(errors.explain("standard error")?));
-        }
-        let signals = Signals::new([SIGINT, SIGQUIT, SIGTERM, SIGHUP]);
-        let mut signals = signals.explain("handlers for signals")?;
-        let outside = Outside::see();
-        let mut child = match command.spawn() {
-            Ok(child) => child,
-            Err(e) => return Ok(inside::not_executed(&args.command, &e)),
-        };
-        let base = base.mounted.as_ref().map(|(dir, _)| dir.as_path());
-        let base = base.filter(|_| !args.beside);
-        let follower = outside
-            .zip(base)
-            .and_then(|(o, base)| o.follow(child.id(), base));
-        let (handle, pid) = (signals.handle(), child.id());
-        let passing = thread::spawn(move || pass_on(&mut signals, pid));
-        let status = child.wait();
-        drop(follower);
-        handle.close();
-        // It ends with its signals.
-        let _ = passing.join();
-        Ok(code_of(status.explain("the program")?))
-    }
-
-    /// The program, in the fork.
-    fn program(&self, base: &Base, args: &Args) -> Result<Command, Failure> {
-        if let (Some((mountpoint, below)), false) = (&base.mounted, args.beside) {
-            let mut command = Command::new(this_program()?);
-            command.args(["try", "--inside"]);
-            command.args([mountpoint, &self.dir.0, &Path::new(".").join(below)]);
-            command.arg("--").args(&args.command);
-            return Ok(command);
-        }
-        let below = base.mounted.as_ref().map(|(_, below)| below.as_path());
-        let there = self.dir.0.join(below.unwrap_or(Path::new("")));
-        let mut command = inside::words(&args.command);
-        command.current_dir(&there).env("PWD", &there);
-        Ok(command)
-    }
-
-    /// Unmounts it; it is durable then. Programs that CMD has left in the background are waited for
-    /// shortly. If they go on, they keep the fork in use, or if they see it in their own mount
-    /// namespace, its connection; they lose nothing.
-    fn unmount(self, quiet: bool) -> Result<(), Failure> {
-        self.wait_for_users(quiet).map_err(|why| self.stays(why))?;
-        let unmount = [OsStr::new("umount"), self.dir.0.as_os_str()];
-        command(unmount).map_err(|_| self.stays("it is still in use".into()))
-    }
-
-    /// Waits until nothing uses it.
-    ///
-    /// # Errors
-    /// What uses it after a while.
-    fn wait_for_users(&self, quiet: bool) -> Result<(), String> {
-        let (began, mut pause, mut told) = (Instant::now(), MOMENT / 8, quiet);
-        while let Some(users) = self.users() {
-            let waited = began.elapsed();
-            if waited >= PATIENCE {
-                return Err(format!("it is still in use by {users}"));
+    /// Performs a command on the fork `name` to its end, also if signals arrive; returns whether it
+    /// succeeded.
+    fn persist(&self, verb: &str, words: &[&str]) -> Result<bool, AnyError> {
+        loop {
+            if self.capture(verb, words)?.0 == 0 {
+                return Ok(true);
             }
-            if waited >= MOMENT && !told {
-                told = true;
-                eprintln!(
-                    "cairnfs try: note: the fork {} is in use by {users}: waiting {} seconds for that to \
-                     end",
-                    self.name,
-                    PATIENCE.as_secs()
-                );
+            if interrupt::take().is_none() {
+                return Ok(false);
             }
-            thread::sleep(pause);
-            pause = MOMENT.min(pause * 2);
-        }
-        Ok(())
-    }
-
-    /// The programs that use it, if there are any.
-    fn users(&self) -> Option<Holders> {
-        let entry = mountinfo::at(&self.dir.0).ok()??;
-        Some(elsewhere::users(&entry)).filter(|users| !users.is_empty())
-    }
-
-    /// The failure for a fork that is in use.
-    fn stays(&self, why: String) -> Failure {
-        let name = &self.name;
-        let failure = Failure::new(format_args!("the fork {name} is kept"), why);
-        match self.lease {
-            Some(_) => failure.hint(format_args!(
-                "it is unmounted by itself when that has ended; then publish or drop {name}"
-            )),
-            None => failure.hint(format_args!(
-                "when that has ended: cairnfs umount {}; then publish or drop {name}",
-                shown(&self.dir.0)
-            )),
         }
     }
-}
 
-/// Has the daemon of a volume unmount what is mounted on `dir` when this process is gone.
-fn lease(volume: &Path, dir: &Path) -> Option<Lease> {
-    let entry = mountinfo::at(dir).ok()??;
-    let name = SocketName::of(&volume.metadata().ok()?);
-    Call::begin(&name, geteuid().as_raw(), ANSWER)?.lease(&entry.device)
-}
-
-/// Passes signals on that a terminal does not send to the program itself.
-fn pass_on(signals: &mut Signals, pid: u32) {
-    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
-    for signal in signals.forever() {
-        let signal = match signal {
-            SIGTERM => Signal::TERM,
-            SIGHUP => Signal::HUP,
-            _ => continue,
-        };
-        if let Some(pid) = pid {
-            // It may have ended.
-            let _ = kill_process(pid, signal);
-        }
-    }
-}
-
-/// The exit code of a program, as shells have it.
-fn code_of(status: ExitStatus) -> u8 {
-    let signalled = || status.signal().map(|signal| signal + 128);
-    let code = status.code().or_else(signalled);
-    code.and_then(|code| u8::try_from(code).ok())
-        .unwrap_or(FAILED)
-}
-
-fn this_program() -> Result<PathBuf, Failure> {
-    std::env::current_exe().explain("this program")
-}
-
-/// Runs a command of this program in a process of its own, which tells its failures.
-fn command<'a>(words: impl IntoIterator<Item = &'a OsStr>) -> Result<(), Failure> {
-    let words: Vec<&OsStr> = words.into_iter().collect();
-    let status = Command::new(this_program()?).args(&words).status();
-    let status = status.explain("this program")?;
-    let what = words.first().copied().unwrap_or_default();
-    match status.success() {
-        true => Ok(()),
-        false => Err(Failure::new(
-            format_args!("cairnfs {}", what.display()),
-            status,
-        )),
+    /// What can be done with a fork that is kept.
+    fn next_steps(&self, place: &Path, fork: &str) -> String {
+        let (place, fork) = (word(&shown(place)), word(fork));
+        format!(
+            "cairnfs publish {place} {fork} --onto {}, or cairnfs drop {place} {fork}",
+            word(&self.branch)
+        )
     }
 }

@@ -359,3 +359,20 @@ fn fork_takes_one_flush_and_one_for_what_came_before() {
     let last = fs.branch("last").unwrap();
     assert_eq!(fs.space_of(last).unwrap(), 0);
 }
+
+/// What chooses a root by its name, and drops it by its id, does not drop it under another name.
+#[test]
+fn renamed_root_is_not_dropped() {
+    let device = Arc::new(MemoryDevice::new(64 << 20));
+    make_device(&*device, &MakeOptions::default(), &mut |_, _| {}).unwrap();
+    let fs = FileSystem::open_device(device, &options()).unwrap();
+    fs.snapshot("a").unwrap();
+    let id = fs.core().roots().named("a").unwrap();
+    fs.rename_root("a", "b").unwrap();
+    for name in ["a", ""] {
+        let refused = fs.drop_id(id, name);
+        assert!(matches!(refused, Err(Error::NotFound)), "{refused:?}");
+    }
+    fs.open_named("b").unwrap();
+    fs.drop_id(id, "b").unwrap();
+}

@@ -67,22 +67,22 @@ impl Drops {
 const IN_USE: Error = Error::Busy("the snapshot or branch is open: close it first");
 
 impl Core {
-    /// Drops a root: its name is gone, and that is durable, when this returns. [`Self::drop_step`]
-    /// frees its space later. A root that others were forked from stays, without a name, until at
-    /// most one of them is left.
+    /// Drops the root `id` if its name is `name`: the name is gone, and that is durable, when this
+    /// returns. [`Self::drop_step`] frees its space later. A root that others were forked from stays,
+    /// without a name, until at most one of them is left.
     ///
     /// # Errors
-    /// [`Error::NotFound`]; [`Error::Busy`] if it is open or pinned; [`Error::NotPermitted`] for the
+    /// [`Error::NotFound`], also if it has another name; [`Error::Busy`] if it is open or pinned; [`Error::NotPermitted`] for the
     /// main root; a read-only volume; no space for the merge of an earlier change of roots; the
     /// device's failure.
-    pub fn drop_root(&self, id: u32) -> Result<()> {
+    pub fn drop_root(&self, id: u32, name: &str) -> Result<()> {
         self.check_changeable()?;
         self.roots.check_droppable(id)?;
-        match self.unname(id) {
+        match self.unname(id, name) {
             // Changes that no merge has brought into the index keep it open.
             Err(Error::Busy(_)) => {
                 self.merge()?;
-                self.unname(id)?;
+                self.unname(id, name)?;
             }
             done => done?,
         }
@@ -90,13 +90,13 @@ impl Core {
         Ok(())
     }
 
-    /// Takes the name from a root, and freezes it if it is a head.
-    fn unname(&self, id: u32) -> Result<()> {
+    /// Takes its name from a root, and freezes it if it is a head.
+    fn unname(&self, id: u32, name: &str) -> Result<()> {
         if !self.heads.shut(id) {
             return Err(IN_USE);
         }
         let changed = self.change_roots(&[], |roots, boundary| {
-            Ok(((), [(id, roots.dropped(id, boundary)?)].into()))
+            Ok(((), [(id, roots.dropped(id, name, boundary)?)].into()))
         });
         // Its state keeps it shut.
         self.heads.admit(id);
@@ -174,10 +174,10 @@ impl Core {
     /// merge holds. They are merged first. A head that its maker still fills causes no merge but that
     /// of a change of roots, which one merge ends.
     fn unname_garbage(&self, id: u32) -> Result<()> {
-        match self.unname(id) {
+        match self.unname(id, "") {
             Err(Error::Busy(_)) if self.roots.has_pending() || self.heads.has_only_changes(id) => {
                 self.merge()?;
-                self.unname(id)
+                self.unname(id, "")
             }
             done => done,
         }

@@ -94,12 +94,14 @@ impl Roots {
         }
     }
 
-    /// The item of a root once it is dropped; a head is frozen at `boundary`.
+    /// The item of a root once it is dropped; a head is frozen at `boundary`. One that was chosen by its
+    /// name, or because it has none, may have another one by then, and stays.
     ///
     /// # Errors
-    /// As [`Self::check_droppable`].
-    pub(in crate::txn) fn dropped(&self, id: u32, boundary: u64) -> Result<Root> {
-        let root = self.get(id).ok_or(Error::NotFound)?;
+    /// As [`Self::check_droppable`]; [`Error::NotFound`] if its name is another one than `name`.
+    pub(in crate::txn) fn dropped(&self, id: u32, name: &str, boundary: u64) -> Result<Root> {
+        let root = self.get(id).filter(|root| root.name == name);
+        let root = root.ok_or(Error::NotFound)?;
         let is_head = root.state == RootState::Head;
         self.check_droppable(id)?;
         Ok(Root {

@@ -147,7 +147,8 @@ impl Run {
 
     /// Takes the name from a root.
     fn drop_root(&mut self, id: u32) {
-        self.core.drop_root(id).unwrap();
+        let name = self.core.roots().get(id).unwrap().name;
+        self.core.drop_root(id, &name).unwrap();
         self.note(true);
     }
 

@@ -1,0 +1,302 @@
+//! The fork in which a program runs: made, mounted, and unmounted again.
+//!
+//! Uses the commands `branch`, `mount`, `umount` and `drop` as a user would. Before the program has
+//! begun, whatever happens leaves no fork; after that nothing drops it here.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+use cairnfs::refs::stamp;
+use cairnfs_fuse::holders::Holders;
+use cairnfs_fuse::mounter::{self, Way};
+use cairnfs_fuse::{elsewhere, mountinfo};
+use rustix::process::{Signal, geteuid, kill_process};
+use signal_hook::consts::{SIGHUP, SIGTERM};
+
+use super::children::{self, Outcome, this_program};
+use super::follower::Outside;
+use super::{Args, Base, FAILED, Interrupted, PREFIX, inside, name_of, note};
+use crate::daemon::{self, Cause};
+use crate::failure::{AnyError, Explain, Failure, shown};
+use crate::handover::attempts::ANSWER;
+use crate::handover::caller::{Call, Lease};
+use crate::handover::folder::SocketName;
+use crate::interrupt;
+
+/// Time that programs have to end after CMD, before a note says who is waited for; and before the fork
+/// is left to them.
+const MOMENT: Duration = Duration::from_millis(200);
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A fork that is mounted.
+pub(super) struct Fork {
+    pub name: String,
+    /// The file of the volume.
+    volume: PathBuf,
+    dir: Directory,
+    /// While it lives. After that, also if this process is killed, the daemon unmounts the fork when
+    /// nothing uses it any more.
+    lease: Option<Lease>,
+}
+
+/// A directory to mount on. When this is dropped, it is removed if it is empty and nothing is mounted
+/// there: whatever happens, no file of a fork is removed with it. Its path has no symbolic links.
+struct Directory(PathBuf);
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+/// What came of running the program.
+pub(super) enum Ran {
+    Ended(End),
+    /// A signal arrived before it has begun.
+    Interrupted(i32),
+}
+
+/// The end of the program.
+pub(super) struct End {
+    pub code: u8,
+    /// The last signal that was passed on to it and asks `try` to end, too.
+    pub signal: Option<i32>,
+}
+
+impl Fork {
+    /// Forks and mounts. Nothing is left if one of both fails.
+    pub(super) fn make(base: &Base, args: &Args) -> Result<Self, AnyError> {
+        let now = stamp(SystemTime::now().into());
+        let own = format!("try-{now}-{}", std::process::id());
+        let name = args.name.clone().unwrap_or(own);
+        let above = std::env::temp_dir();
+        let above = above.canonicalize().explain(shown(&above))?;
+        let dir = tempfile::Builder::new().prefix(PREFIX).tempdir_in(above);
+        let dir = Directory(dir.explain("a directory for the fork")?.keep());
+        let volume = base.volume()?;
+        let words = ["-q", &name, "--from", &base.branch];
+        if base.capture("branch", &words)?.0 != 0 {
+            return Err(match interrupt::take() {
+                Some(signal) => Interrupted::before(signal).into(),
+                None => Failure::new(shown(&volume), "cannot be forked").into(),
+            });
+        }
+        let mut fork = Self {
+            name,
+            volume,
+            dir,
+            lease: None,
+        };
+        if let Err(failure) = fork.mount() {
+            fork.unmake(base)?;
+            return Err(failure.into());
+        }
+        fork.lease = lease(&fork.volume, &fork.dir.0);
+        Ok(fork)
+    }
+
+    fn mount(&self) -> Result<(), Failure> {
+        let branch = format!("branch={}", self.name);
+        let words = [OsStr::new("mount"), OsStr::new("-o"), OsStr::new(&branch)];
+        let places = [self.volume.as_os_str(), self.dir.0.as_os_str()];
+        children::run(words.into_iter().chain(places))
+    }
+
+    /// Unmounts and drops it: the program has not begun.
+    pub(super) fn unmake(self, base: &Base) -> Result<(), AnyError> {
+        // What arrived has been taken into account.
+        interrupt::take();
+        if self.is_mounted() {
+            children::run([OsStr::new("umount"), self.dir.0.as_os_str()])?;
+        }
+        base.persist("drop", &["-q", &self.name])?;
+        Ok(())
+    }
+
+    fn is_mounted(&self) -> bool {
+        matches!(mountinfo::at(&self.dir.0), Ok(Some(_)))
+    }
+
+    /// Runs the program.
+    pub(super) fn run(&self, base: &Base, args: &Args) -> Result<Ran, Failure> {
+        let mut command = self.program(base, args)?;
+        command.env("CAIRNFS_BRANCH", &self.name);
+        if args.json {
+            let errors = io::stderr().as_fd().try_clone_to_owned();
+            command.stdout(Stdio::from(errors.explain("standard error")?));
+        }
+        let (ended, end) = io::pipe().explain("a pipe")?;
+        let outside = Outside::see();
+        // A later one finds the program.
+        if let Some(signal) = interrupt::take() {
+            return Ok(Ran::Interrupted(signal));
+        }
+        let mut child = match command.spawn() {
+            Ok(child) => child,
+            Err(e) => {
+                let code = inside::not_executed(&args.command, &e);
+                return Ok(Ran::Ended(End { code, signal: None }));
+            }
+        };
+        let base = base.mounted.as_ref().map(|(dir, _)| dir.as_path());
+        let base = base.filter(|_| !args.beside);
+        let follower = outside.zip(base);
+        let follower = follower.and_then(|(outside, base)| outside.follow(child.id(), base));
+        let pid = children::pid(&child);
+        let passing = thread::spawn(move || {
+            let mut last = None;
+            // A terminal sends the others to the program itself.
+            while let Some(signal) = interrupt::next(&ended) {
+                let passed = match signal {
+                    SIGTERM => Signal::TERM,
+                    SIGHUP => Signal::HUP,
+                    _ => continue,
+                };
+                last = Some(signal);
+                if let Some(pid) = pid {
+                    // It may have ended.
+                    let _ = kill_process(pid, passed);
+                }
+            }
+            last
+        });
+        let status = child.wait();
+        drop((follower, end));
+        let signal = passing.join().ok().flatten();
+        // What a terminal has sent was the program's.
+        let late = interrupt::take().filter(|late| [SIGTERM, SIGHUP].contains(late));
+        let code = code_of(status.explain("the program")?);
+        let signal = late.or(signal);
+        Ok(Ran::Ended(End { code, signal }))
+    }
+
+    /// The program, in the fork.
+    fn program(&self, base: &Base, args: &Args) -> Result<Command, Failure> {
+        if let (Some((mountpoint, below)), false) = (&base.mounted, args.beside) {
+            let mut command = Command::new(this_program()?);
+            command.args(["try", "--inside"]);
+            command.args([mountpoint, &self.dir.0, &Path::new(".").join(below)]);
+            command.arg("--").args(&args.command);
+            return Ok(command);
+        }
+        let below = base.mounted.as_ref().map(|(_, below)| below.as_path());
+        let there = self.dir.0.join(below.unwrap_or(Path::new("")));
+        let mut command = inside::words(&args.command);
+        command.current_dir(&there).env("PWD", &there);
+        Ok(command)
+    }
+
+    /// Unmounts it; it is durable then. Programs that CMD has left in the background are waited for
+    /// shortly. If they go on, they keep the fork in use, or if they see it in their own mount
+    /// namespace, its connection; they lose nothing.
+    pub(super) fn unmount(self, base: &Base, quiet: bool) -> Result<(), AnyError> {
+        self.wait_for_users(base, quiet)?;
+        let dir = self.dir.0.as_os_str();
+        // It is not to remove what a dead daemon has left: that would look as if all was durable.
+        let words = [OsStr::new("umount"), OsStr::new("--served"), dir];
+        match children::run_unless_interrupted(&words)? {
+            Outcome::Done => Ok(()),
+            Outcome::Interrupted(signal) => Err(self.interrupted(base, signal).into()),
+            Outcome::Failed if !self.is_mounted() => Err(self.lost(base).into()),
+            Outcome::Failed => match daemon::status(&self.dir.0, daemon::WAIT) {
+                Err(refusal) if refusal.cause == Cause::Gone => {
+                    // If it is in use, the mount of a dead daemon harms nobody.
+                    let _ = mounter::unmount(&self.dir.0, Way::Lazy);
+                    Err(self.lost(base).into())
+                }
+                _ => Err(self.stays(base, "it could not be unmounted").into()),
+            },
+        }
+    }
+
+    /// Waits until nothing uses it.
+    ///
+    /// # Errors
+    /// What uses it after a while.
+    fn wait_for_users(&self, base: &Base, quiet: bool) -> Result<(), AnyError> {
+        let (began, mut pause, mut told) = (Instant::now(), MOMENT / 8, quiet);
+        while let Some(users) = self.users() {
+            let waited = began.elapsed();
+            if waited >= PATIENCE {
+                let why = format!("it is still in use by {users}");
+                return Err(self.stays(base, &why).into());
+            }
+            if waited >= MOMENT && !told {
+                told = true;
+                note(format_args!(
+                    "note: the fork {} is in use by {users}: waiting {} seconds for that to end",
+                    self.name,
+                    PATIENCE.as_secs()
+                ));
+            }
+            thread::sleep(pause);
+            if let Some(signal) = interrupt::take() {
+                return Err(self.interrupted(base, signal).into());
+            }
+            pause = MOMENT.min(pause * 2);
+        }
+        Ok(())
+    }
+
+    /// The programs that use it, if there are any.
+    fn users(&self) -> Option<Holders> {
+        let entry = mountinfo::at(&self.dir.0).ok()??;
+        Some(elsewhere::users(&entry)).filter(|users| !users.is_empty())
+    }
+
+    /// The failure for a fork that stays mounted.
+    fn stays(&self, base: &Base, why: &str) -> Failure {
+        let steps = base.next_steps(&self.volume, &self.name);
+        let failure = self.kept(why);
+        match self.lease {
+            Some(_) => failure.hint(format_args!(
+                "it is unmounted by itself when nothing uses it; then {steps}"
+            )),
+            None => failure.hint(format_args!(
+                "when nothing uses it: cairnfs umount {}; then {steps}",
+                shown(&self.dir.0)
+            )),
+        }
+    }
+
+    /// The failure for a fork whose daemon has ended before its mount.
+    fn lost(&self, base: &Base) -> Failure {
+        let steps = base.next_steps(&self.volume, &self.name);
+        self.kept(
+            "the daemon that served it has ended: what the program did and was not durable is lost",
+        )
+        .hint(format_args!("look at what is there; then {steps}"))
+    }
+
+    /// Tells that it stays because of a signal.
+    fn interrupted(&self, base: &Base, signal: i32) -> Interrupted {
+        self.stays(base, name_of(signal)).tell();
+        Interrupted(signal)
+    }
+
+    fn kept(&self, why: &str) -> Failure {
+        Failure::new(format_args!("the fork {} is kept", self.name), why)
+    }
+}
+
+/// Has the daemon of a volume unmount what is mounted on `dir` when this process is gone.
+fn lease(volume: &Path, dir: &Path) -> Option<Lease> {
+    let entry = mountinfo::at(dir).ok()??;
+    let name = SocketName::of(&volume.metadata().ok()?);
+    Call::begin(&name, geteuid().as_raw(), ANSWER)?.lease(&entry.device)
+}
+
+/// The exit code of a program, as shells have it.
+fn code_of(status: ExitStatus) -> u8 {
+    let signalled = || status.signal().map(|signal| signal + 128);
+    let code = status.code().or_else(signalled);
+    code.and_then(|code| u8::try_from(code).ok())
+        .unwrap_or(FAILED)
+}
