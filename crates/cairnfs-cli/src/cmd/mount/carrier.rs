@@ -144,8 +144,9 @@ impl Work {
         if let Shipped::Moment { moment, bytes, .. } = shipper.ship(&source, &*self.ending)? {
             tracing::debug!("{}: moment {}, {bytes} bytes", self.url, moment.number);
         }
-        if let Some(why) = shipper.untidy() {
-            tracing::warn!("{}: layers were not merged: {why}", self.url);
+        match shipper.tidy(&*self.ending) {
+            Ok(()) | Err(Error::Interrupted) => {}
+            Err(why) => tracing::warn!("{}: layers were not merged: {why}", self.url),
         }
         Ok(())
     }
