@@ -51,7 +51,7 @@ pub use seal::{Key, NewKey, Seal};
 pub use search::Damage;
 pub use ship::{Checkpoint, EachRun, Shipped, Shipper, Source};
 pub use store::{Asked, Store};
-pub use url::{Place, absolute, environment, open};
+pub use url::{Place, absolute, environment, open, shown};
 pub use volume::VolumeSource;
 pub use watch::{Unwatched, Watch};
 pub use writer::{Writer, WriterOptions};

@@ -2,8 +2,8 @@
 //!
 //! The volume is seen through [`Source`] and [`Checkpoint`], so that nothing here knows of the engine's
 //! trees. A backup runs in the caller's thread; a daemon calls it again and again with the same
-//! [`Shipper`], which then needs a layer, a head and one look per moment. Uses the writer, layers and
-//! compaction.
+//! [`Shipper`], which then needs a layer, a head and one look per moment. Merging layers is a call of its
+//! own, so that a moment counts as soon as it is stored. Uses the writer, layers and compaction.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -108,8 +108,6 @@ pub struct Shipper {
     last: Option<(String, Blocks)>,
     /// Whether the writer must read anew what is kept: something has failed.
     is_stale: bool,
-    /// Why layers could not be merged after the last moment.
-    untidy: Option<Error>,
 }
 
 impl Shipper {
@@ -122,7 +120,6 @@ impl Shipper {
             writer: Writer::open(store, &source.volume(), options)?,
             last: None,
             is_stale: false,
-            untidy: None,
         })
     }
 
@@ -131,7 +128,8 @@ impl Shipper {
         &self.writer
     }
 
-    /// Stores the volume's present state.
+    /// Stores the volume's present state. [`Self::tidy`] is to be called afterwards: the moment is stored
+    /// before that, and whoever waits for it need not wait for what follows.
     ///
     /// # Errors
     /// Another writer has begun, the store fails, or the volume does. What was stored before is whole.
@@ -148,20 +146,28 @@ impl Shipper {
         self.try_ship(source, watch)
     }
 
-    /// Why layers could not be merged after the last moment, if so. The moment itself is stored.
-    pub fn untidy(&self) -> Option<&Error> {
-        self.untidy.as_ref()
+    /// Merges layers of the newest moment if it has too many. Moments are whole whether it succeeds or
+    /// not; until it does, each further one has a layer more.
+    ///
+    /// # Errors
+    /// Another writer has begun, or the store fails.
+    pub fn tidy(&mut self, watch: &dyn Watch) -> Result<()> {
+        self.fresh(|this| compact::shorten(&mut this.writer, watch))
     }
 
     fn try_ship(&mut self, source: &dyn Source, watch: &dyn Watch) -> Result<Shipped> {
+        self.fresh(|this| this.ship_once(source, watch))
+    }
+
+    /// Does something with a writer that knows what is kept; after a failure it may not any longer.
+    fn fresh<T>(&mut self, work: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
         if self.is_stale {
             self.writer.reopen()?;
         }
         self.is_stale = true;
-        let shipped = self.ship_once(source, watch)?;
-        self.untidy = compact::shorten(&mut self.writer, watch).err();
-        self.is_stale = self.untidy.is_some();
-        Ok(shipped)
+        let done = work(self)?;
+        self.is_stale = false;
+        Ok(done)
     }
 
     fn ship_once(&mut self, source: &dyn Source, watch: &dyn Watch) -> Result<Shipped> {

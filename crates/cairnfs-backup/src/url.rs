@@ -36,6 +36,20 @@ pub fn environment() -> Vec<(String, String)> {
         .collect()
 }
 
+/// A URL without user, password and query, for logs and for whoever may look.
+pub fn shown(url: &str) -> String {
+    let Some((scheme, rest)) = url.split_once("://") else {
+        return url.to_owned();
+    };
+    let rest = rest.split(['?', '#']).next().unwrap_or_default();
+    let (host, path) = match rest.split_once('/') {
+        Some((host, path)) => (host, format!("/{path}")),
+        None => (rest, String::new()),
+    };
+    let host = host.rsplit('@').next().unwrap_or_default();
+    format!("{scheme}://{host}{path}")
+}
+
 /// The same place for a process with another working directory.
 ///
 /// # Errors
@@ -57,7 +71,7 @@ pub fn open(url: &str, place: Place, environment: &Environment) -> Result<Store>
     if !url.contains("://") {
         return directory(FilePath::new(url), place);
     }
-    let wrong = |why: &dyn std::fmt::Display| Error::Url(format!("{url}: {why}"));
+    let wrong = |why: &dyn std::fmt::Display| Error::Url(format!("{}: {why}", shown(url)));
     let parsed = Url::parse(url).map_err(|e| wrong(&e))?;
     if parsed.scheme() == "file" {
         let path = parsed.to_file_path();
@@ -89,9 +103,10 @@ fn remote(url: &Url, environment: &Environment) -> Result<Store> {
     use object_store::gcp::GoogleCloudStorageBuilder;
     use object_store::{ObjectStore, ObjectStoreScheme};
 
-    let wrong = |why: &dyn std::fmt::Display| Error::Url(format!("{url}: {why}"));
+    let shown = shown(url.as_str());
+    let wrong = |why: &dyn std::fmt::Display| Error::Url(format!("{shown}: {why}"));
     let (scheme, path) = ObjectStoreScheme::parse(url).map_err(|e| wrong(&e))?;
-    let refused = |why| Error::store("cannot use", url, why);
+    let refused = |why| Error::store("cannot use", &shown, why);
     let store: Arc<dyn ObjectStore> = match scheme {
         ObjectStoreScheme::AmazonS3 => {
             let builder = AmazonS3Builder::new().with_url(url.as_str());
@@ -135,8 +150,9 @@ fn options(environment: &Environment) -> impl Iterator<Item = (String, &str)> {
 #[cfg(not(feature = "cloud"))]
 fn remote(url: &Url, _environment: &Environment) -> Result<Store> {
     Err(Error::Url(format!(
-        "{url}: this program was built for directories only (file:///directory); build it with \
-         `--features cloud` for s3://, gs:// and az://"
+        "{}: this program was built for directories only (file:///directory); build it with \
+         `--features cloud` for s3://, gs:// and az://",
+        shown(url.as_str())
     )))
 }
 
@@ -157,6 +173,25 @@ mod tests {
                 "{why:?}"
             );
         }
+    }
+
+    #[test]
+    fn credentials_are_not_shown() {
+        for (url, text) in [
+            ("/plain/a@b?c", "/plain/a@b?c"),
+            ("s3://bucket/disk", "s3://bucket/disk"),
+            ("s3://key:secret@bucket/a@b", "s3://bucket/a@b"),
+            ("az://key:se@cret@bucket?sig=x", "az://bucket"),
+            ("ftp://user:secret@host/x?y#z", "ftp://host/x"),
+        ] {
+            assert_eq!(shown(url), text);
+        }
+        let why = open("ftp://user:secret@host/x", Place::Find, &[]).err();
+        let why = why.unwrap().to_string();
+        assert!(
+            why.contains("ftp://host/x") && !why.contains("secret"),
+            "{why}"
+        );
     }
 
     #[test]

@@ -50,6 +50,23 @@ pub trait Mounts {
 
     /// Where a branch is mounted.
     fn mounted_on(&self, root: u32) -> Option<PathBuf>;
+
+    /// Waits until all that was done before is in the backup of the mounts, if they have one.
+    ///
+    /// # Errors
+    /// The command was interrupted.
+    fn ship(&self, stage: &Stage) -> Result<Shipping, Failure>;
+}
+
+/// What became of a moment that was asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Shipping {
+    /// There is no backup.
+    No,
+    /// All is in the store.
+    Stored,
+    /// It is not, or perhaps not all of it, because of this.
+    Failed(String),
 }
 
 impl<'a> Roots<'a> {
@@ -199,6 +216,17 @@ impl<'a> Roots<'a> {
             }
         }
         done.unwrap_or_else(change)
+    }
+
+    /// Waits until all that was done before is in the backup that the mounts ship to.
+    ///
+    /// # Errors
+    /// The command was interrupted.
+    pub fn ship(&self) -> Result<Shipping, Failure> {
+        match &self.place {
+            Place::Mounted(mounts, _) => mounts.ship(self.stage),
+            Place::Here(_) => Ok(Shipping::No),
+        }
     }
 
     /// The file or device.

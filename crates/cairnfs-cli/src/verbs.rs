@@ -15,7 +15,7 @@ use rustix::process::geteuid;
 use serde::{Deserialize, Serialize};
 
 use crate::cmd::{
-    backup, branch, diff, drop, log, publish, receive, rename, restore, send, snapshot,
+    backup, branch, diff, drop, log, publish, receive, rename, restore, send, snapshot, sync,
 };
 use crate::failure::{self, AnyError, Explain, Failure, io_text, shown};
 use crate::handover::attempts::{ANSWER, Alone, Asked, ask_or_do_alone};
@@ -43,6 +43,9 @@ pub enum Verb {
     /// Its own module has the command line.
     #[command(skip)]
     Backup(backup::now::Args),
+    /// Its own module has the command line.
+    #[command(skip)]
+    Ship(sync::Ship),
 }
 
 impl Verb {
@@ -60,13 +63,14 @@ impl Verb {
             Verb::Send(args) => &args.volume,
             Verb::Receive(args) => &args.volume,
             Verb::Backup(args) => &args.volume,
+            Verb::Ship(args) => &args.mount,
         }
     }
 
     /// How the volume must be open for it.
     pub fn access(&self) -> Access {
         match self {
-            Verb::Log(_) | Verb::Diff(_) | Verb::Send(_) => Access::Read,
+            Verb::Log(_) | Verb::Diff(_) | Verb::Send(_) | Verb::Ship(_) => Access::Read,
             _ => Access::Write,
         }
     }
@@ -88,6 +92,7 @@ impl Verb {
             Verb::Send(args) => send::perform(args, roots),
             Verb::Receive(args) => receive::perform(args, roots),
             Verb::Backup(args) => backup::now::perform(args, roots),
+            Verb::Ship(args) => sync::ship(args, roots),
         }
     }
 

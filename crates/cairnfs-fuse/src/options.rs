@@ -52,7 +52,11 @@ pub struct MountOptions {
     /// The URL of the backup that the volume is shipped to while it is mounted.
     pub backup: Option<String>,
     /// How long after one moment of that backup the next one is stored.
-    pub interval: Duration,
+    pub interval: Option<Duration>,
+    /// How long the end of the last mount waits for a last moment of it.
+    pub backup_wait: Option<Duration>,
+    /// The age recipient that it is encrypted for.
+    pub backup_recipient: Option<String>,
     /// Report times of birth.
     pub birth_times: bool,
     /// Number of event loops.
@@ -90,7 +94,9 @@ impl Default for MountOptions {
             snapshots: None,
             keep: KEEP,
             backup: None,
-            interval: INTERVAL,
+            interval: None,
+            backup_wait: None,
+            backup_recipient: None,
             birth_times: false,
             threads: None,
             transport: Transport::default(),
@@ -109,6 +115,9 @@ const GRACE: Duration = Duration::from_secs(60);
 
 /// Default of [`MountOptions::interval`].
 const INTERVAL: Duration = Duration::from_secs(5);
+
+/// Default of [`MountOptions::backup_wait`]: with [`GRACE`] less than systemd's 90 seconds.
+const BACKUP_WAIT: Duration = Duration::from_secs(20);
 
 /// Default of [`MountOptions::keep`].
 const KEEP: usize = 24;
@@ -139,12 +148,51 @@ impl MountOptions {
     /// # Errors
     /// A text that names the missing word.
     pub fn check(&self) -> Result<(), String> {
-        match self.recovery || self.read_only {
-            true => Ok(()),
-            false => {
-                Err("norecovery leaves the log as it is, so it needs ro: -o ro,norecovery".into())
-            }
+        if !self.recovery && !self.read_only {
+            return Err(
+                "norecovery leaves the log as it is, so it needs ro: -o ro,norecovery".into(),
+            );
         }
+        // A remount gets the words of the mount, and changes none of these.
+        match self.remount {
+            true => Ok(()),
+            false => self.check_backup(),
+        }
+    }
+
+    fn check_backup(&self) -> Result<(), String> {
+        if self.backup.is_some() {
+            return match self.read_only {
+                true => Err(
+                    "backup= stores what changes, and nothing does with ro: leave one of them out; \
+                     `cairnfs backup VOLUME URL` stores the present state"
+                        .into(),
+                ),
+                false => Ok(()),
+            };
+        }
+        let set = [
+            ("interval", self.interval.is_some()),
+            ("backup-wait", self.backup_wait.is_some()),
+            ("backup-recipient", self.backup_recipient.is_some()),
+        ];
+        match set.into_iter().find(|(_, is_set)| *is_set) {
+            Some((word, _)) => Err(format!(
+                "{word}= is about the backup of a mount, and there is none: add backup=URL, or leave \
+                 {word}= out"
+            )),
+            None => Ok(()),
+        }
+    }
+
+    /// How long after one moment of the backup the next one is stored.
+    pub fn backup_interval(&self) -> Duration {
+        self.interval.unwrap_or(INTERVAL)
+    }
+
+    /// How long the end of the last mount waits for a last moment of the backup.
+    pub fn backup_patience(&self) -> Duration {
+        self.backup_wait.unwrap_or(BACKUP_WAIT)
     }
 
     fn apply_word(&mut self, word: &str) -> Result<(), String> {
@@ -210,11 +258,15 @@ impl MountOptions {
             }
             "backup" => return Err(wrong("neither a URL nor a path that begins with /")),
             "interval" => {
-                self.interval = parse_interval(value).map_err(wrong)?;
-                if self.interval.is_zero() {
+                let interval = parse_interval(value).map_err(wrong)?;
+                if interval.is_zero() {
                     return Err(wrong("at least 1s"));
                 }
+                self.interval = Some(interval);
             }
+            "backup-wait" => self.backup_wait = Some(parse_seconds(value).map_err(wrong)?),
+            "backup-recipient" if value.is_empty() => return Err(wrong("the recipient is empty")),
+            "backup-recipient" => self.backup_recipient = Some(value.to_owned()),
             "keep" => match value.parse() {
                 Ok(n @ 1..=KEEP_MAX) => self.keep = n,
                 _ => return Err(wrong("not a number from 1 to 10000")),
@@ -292,6 +344,8 @@ const ACCESS_TIME_WORDS: &[&str] = &["atime", "noatime", "relatime", "strictatim
 const DAEMON_WORDS: &[&str] = &[
     "allow_other",
     "backup",
+    "backup-recipient",
+    "backup-wait",
     "branch",
     "btime",
     "nobtime",
@@ -540,6 +594,10 @@ mod tests {
             "fsname=",
             "fsname=a\nb",
             "subtype=",
+            "backup=b",
+            "interval=0",
+            "backup-wait=-1",
+            "backup-recipient=",
         ] {
             let error = parse(&format!("rw,{word}")).unwrap_err();
             let key = word.split('=').next().unwrap();
@@ -547,6 +605,26 @@ mod tests {
         }
         let long = format!("fsname={}", "x".repeat(4096));
         assert!(parse(&long).unwrap_err().contains("4095 bytes"));
+    }
+
+    #[test]
+    fn words_about_a_backup_need_one_that_can_be_stored() {
+        let check = |list: &str| parse(list).unwrap().check();
+        let options = parse("backup=/b,interval=2m,backup-wait=0,backup-recipient=age1x").unwrap();
+        assert_eq!(options.check(), Ok(()));
+        assert_eq!(options.backup_interval(), Duration::from_secs(120));
+        assert_eq!(options.backup_patience(), Duration::ZERO);
+        for word in ["interval=5s", "backup-wait=5", "backup-recipient=age1x"] {
+            let text = check(word).unwrap_err();
+            let (key, _) = word.split_once('=').unwrap();
+            assert!(
+                text.starts_with(key) && text.contains("add backup=URL"),
+                "{text}"
+            );
+        }
+        let text = check("ro,backup=/b").unwrap_err();
+        assert!(text.contains("cairnfs backup VOLUME URL"), "{text}");
+        assert_eq!(check("remount,ro,backup=/b,interval=5s"), Ok(()));
     }
 
     #[test]
@@ -560,7 +638,10 @@ mod tests {
                 "backup" => "backup=/a",
                 "cache" => "cache=8M",
                 "interval" => "interval=1s",
-                "durability" | "grace" | "keep" | "snapshots" | "threads" => &format!("{word}=1"),
+                "backup-recipient" => "backup-recipient=age1",
+                "durability" | "backup-wait" | "grace" | "keep" | "snapshots" | "threads" => {
+                    &format!("{word}=1")
+                }
                 "branch" | "fsname" => &format!("{word}=a"),
                 "subtype" => "subtype=cairnfs",
                 "transport" => "transport=dev",

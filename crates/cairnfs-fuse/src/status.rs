@@ -71,9 +71,9 @@ pub struct VolumeFile {
 }
 
 /// The last error.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LastError {
-    /// Its kind, one of those of [`Status::errors`].
+    /// Its kind, one of those of [`Status::errors`], or `backup`.
     pub kind: String,
     /// Time of the error, in seconds since 1970.
     pub time: u64,
@@ -88,6 +88,31 @@ pub struct Transport {
     pub name: String,
     /// Messages since the volume was mounted that an event loop found by polling, before it slept.
     pub polled: u64,
+}
+
+/// The backup to which a volume is shipped while it is mounted. Numbers are those since it was mounted.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Backup {
+    /// Its URL, without credentials.
+    pub url: String,
+    /// Number of the newest moment that was stored, or found to be there with nothing changed.
+    pub moment: Option<u64>,
+    /// The time of that moment, in seconds since 1970.
+    pub time: Option<u64>,
+    /// Seconds since everything in the volume was in the store.
+    pub age: Option<u64>,
+    /// Moments that were stored.
+    pub moments: u64,
+    /// Bytes of their objects.
+    pub bytes: u64,
+    /// Attempts that failed.
+    pub failures: u64,
+    /// Whether the last attempt failed.
+    pub failing: bool,
+    /// Whether no further attempt is made.
+    pub ended: bool,
+    /// The last failure.
+    pub last_error: Option<LastError>,
 }
 
 /// The status of a mounted volume.
@@ -119,6 +144,9 @@ pub struct Status {
     /// What carries them.
     #[serde(default)]
     pub transport: Transport,
+    /// Its backup; `None` without the mount option `backup=`.
+    #[serde(default)]
+    pub backup: Option<Backup>,
     /// The engine's counters; [`cairnfs::fs::LEVELS`] names those that are gauges, not sums.
     #[serde(flatten)]
     pub counters: BTreeMap<String, u64>,
@@ -171,6 +199,7 @@ impl Status {
             last_error: faults.last.map(last_error),
             messages: messages.counts(),
             transport,
+            backup: None,
             counters: counters.map(|(name, n)| (name.to_owned(), n)).collect(),
         }
     }

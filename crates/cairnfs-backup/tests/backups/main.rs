@@ -16,6 +16,7 @@ mod scale;
 mod sealed;
 mod steps;
 mod store;
+mod tidy;
 mod volume;
 mod words;
 mod writers;

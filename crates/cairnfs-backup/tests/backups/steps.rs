@@ -14,6 +14,7 @@ enum Step {
     Write(u64, u64),
     Free(u64, u64),
     Ship,
+    Tidy,
     Restart,
     Forget,
     Prune(u32, u32),
@@ -24,6 +25,7 @@ fn step() -> impl Strategy<Value = Step> {
         4 => (0_u64..300, 1_u64..80).prop_map(|(at, count)| Step::Write(at, count)),
         2 => (0_u64..300, 1_u64..80).prop_map(|(at, count)| Step::Free(at, count)),
         6 => Just(Step::Ship),
+        2 => Just(Step::Tidy),
         1 => Just(Step::Restart),
         1 => Just(Step::Forget),
         1 => (0_u32..3, 0_u32..4).prop_map(|(last, daily)| Step::Prune(last, daily)),
@@ -46,6 +48,7 @@ proptest! {
                 Step::Write(at, count) => volume.write(at, count, seed),
                 Step::Free(at, count) => volume.free(at, count),
                 Step::Ship => drop(shipper.ship(&volume, &Unwatched).unwrap()),
+                Step::Tidy => shipper.tidy(&Unwatched).unwrap(),
                 Step::Restart => shipper = open(),
                 Step::Forget => volume.forget(),
                 Step::Prune(last, daily) => {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use cairnfs::device::{Device, MemoryDevice};
 use cairnfs::format::BLOCK_SIZE;
+use cairnfs::format::geometry::SUPERBLOCK_SLOTS;
 use cairnfs::fs::{FileSystem, Options};
 use cairnfs::types::Fallocate;
 use cairnfs::{Checkpoint, CheckpointId, Error, File, OpenOptions, Volume};
@@ -114,6 +115,13 @@ fn state(fs: &Arc<FileSystem>) -> State {
 fn assert_restored(stored: &Stored, expected: &State, when: &str) -> Arc<MemoryDevice> {
     let device = stored.restored();
     assert_sound(&*device, when);
+    // Each slot alone is the volume, too.
+    for lost in SUPERBLOCK_SLOTS {
+        let halved = stored.restored();
+        halved.write(lost * BLOCK, &[0; BLOCK_SIZE]).unwrap();
+        let fs = open(&halved);
+        assert!(state(&fs) == *expected, "{when}, without slot {lost}");
+    }
     let fs = open(&device);
     assert!(state(&fs) == *expected, "{when}");
     fs.close().unwrap();
@@ -155,7 +163,7 @@ fn changes_since_a_checkpoint_are_all_that_is_shipped() {
     let second = v.checkpoint(Some(id)).unwrap();
     assert!(!second.is_full() && !second.is_unchanged());
     let more = count(&gained(&second));
-    // The superblock, the table, a bitmap; a block of data; the path to three leaves and the roots.
+    // The superblocks, the table, a bitmap; a block of data; the path to three leaves and the roots.
     assert!((10..60).contains(&more), "{more}");
     let stored = ship(&second, Some(&stored));
     second.shipped().unwrap();

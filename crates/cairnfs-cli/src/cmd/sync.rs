@@ -1,22 +1,35 @@
-//! `cairnfs sync`: makes all changes in a mounted volume durable, and waits for it.
+//! `cairnfs sync`: makes all changes in a mounted volume durable, and waits for it; with `--backup` also
+//! until they are in the backup that the mount ships to.
 //!
-//! sync(2) does not reach a FUSE daemon; this command sends the request to it.
+//! sync(2) does not reach a FUSE daemon; this command sends the request to it. The backup is asked for
+//! as commands on snapshots and branches are performed.
 
-use std::error::Error;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use cairnfs_fuse::apart::perform;
+use cairnfs_fuse::apart::perform as perform_apart;
+use cairnfs_fuse::mountinfo;
+use serde::{Deserialize, Serialize};
 
 use crate::daemon;
+use crate::failure::{AnyError, Explain, Failure, shown};
+use crate::output::word;
+use crate::raw_path;
+use crate::roots::{Roots, Shipping};
+use crate::verbs::{self, Verb};
 
 const NOTES: &str = "\
 A daemon that works may take as long as it needs. One that does not answer, because its process
 is stopped or what holds the volume hangs, is given up after --timeout seconds; changes may be
 made durable later then.
 
-Exit codes: 0 durable, 1 not durable, or not in a mounted volume.";
+With --backup it also waits until all that was done before is in the backup of the mount option
+backup=, as long as the daemon tries to store it: a moment is stored at once, and if that fails, so
+does this. Ctrl-C ends the wait, and nothing else. It is for the user who has mounted the volume.
+
+Exit codes: 0 durable, and with --backup stored; 1 not durable, not stored, or not in a mounted
+volume.";
 
 /// The arguments of this program that make a call for a daemon, before those of the call.
 pub const APART: &[&str] = &["sync", "--apart"];
@@ -28,6 +41,9 @@ pub struct Args {
     /// Time to wait for a daemon that does not answer
     #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = super::stats::seconds)]
     timeout: Duration,
+    /// Wait also until everything is in the backup that the volume is shipped to
+    #[arg(long)]
+    backup: bool,
     /// Only make a call for the daemon of the mount with this device number
     #[arg(long, value_names = ["CALL", "MAJOR:MINOR"], num_args = 2, hide = true)]
     apart: Option<Vec<String>>,
@@ -38,15 +54,57 @@ pub struct Args {
 /// Runs the command.
 ///
 /// # Errors
-/// The path cannot be opened, is in no mounted volume, the volume has failed, or its daemon does
-/// not answer.
-pub fn run(args: Args) -> Result<ExitCode, Box<dyn Error>> {
+/// The path cannot be opened, is in no mounted volume, the volume has failed, its daemon does not
+/// answer, or its backup was not stored.
+pub fn run(args: Args) -> Result<ExitCode, AnyError> {
     if let Some([call, device]) = args.apart.as_deref() {
-        return Ok(ExitCode::from(perform(call, &args.dir, device)));
+        return Ok(ExitCode::from(perform_apart(call, &args.dir, device)));
     }
     let synced = daemon::sync(&args.dir, args.timeout).map_err(|e| e.about(&args.dir))?;
     for text in [synced.refused, synced.displaced].into_iter().flatten() {
         eprintln!("cairnfs sync: warning: {text}");
     }
-    Ok(ExitCode::SUCCESS)
+    match args.backup {
+        true => verbs::run(&Verb::Ship(Ship::of(&args.dir)?)),
+        false => Ok(ExitCode::SUCCESS),
+    }
+}
+
+/// A wait for the backup, as the daemon performs it.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Ship {
+    /// Where the volume is mounted.
+    #[serde(with = "raw_path")]
+    pub mount: PathBuf,
+}
+
+impl Ship {
+    /// Of the mount that has a path.
+    fn of(path: &Path) -> Result<Self, Failure> {
+        let entry = mountinfo::holding(path).explain(shown(path))?;
+        Ok(Self {
+            mount: entry.map_or_else(|| path.to_path_buf(), |entry| entry.mountpoint),
+        })
+    }
+}
+
+/// Waits for the backup; everything is durable already.
+///
+/// # Errors
+/// There is no backup, or not everything is in it.
+pub fn ship(args: &Ship, roots: &Roots<'_>) -> Result<u8, AnyError> {
+    let (name, volume) = (shown(&args.mount), word(&shown(&args.mount)));
+    match roots.ship()? {
+        Shipping::Stored => Ok(0),
+        Shipping::No => Err(Failure::new(name, "is not shipped to a backup")
+            .hint(format_args!(
+                "mount it with -o backup=URL, or store a moment now: cairnfs backup {volume} URL"
+            ))
+            .into()),
+        Shipping::Failed(why) => Err(Failure::new(
+            name,
+            format_args!("is durable on this machine, but not in its backup: {why}"),
+        )
+        .into()),
+    }
 }

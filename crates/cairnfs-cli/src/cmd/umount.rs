@@ -49,6 +49,9 @@ is made durable and ended by itself. If the same mount is also on another direct
 prints that and does not wait. Another mount namespace, such as a container's, may hold a
 copy of the mount, and so may a file that is open in a detached mount: the command waits for both.
 
+If the volume is shipped to a backup, the end of its last mount stores a last moment of it, for
+which it waits as long as the mount option backup-wait= says. A warning tells if it was not stored.
+
 Making changes durable may take as long as the daemon needs. One that does not answer for --timeout
 seconds stays mounted: --lazy and --force send it no request.
 
@@ -326,8 +329,8 @@ fn is_moment(entry: &MountEntry) -> bool {
 enum Waited {
     /// The daemon has told that the mount has ended, and serves others.
     Apart(Result<(), String>),
-    /// The volume was locked.
-    Locked(io::Result<()>),
+    /// The volume was locked; with it what did not go well when the daemon ended.
+    Locked(io::Result<()>, Option<String>),
 }
 
 /// Waits until the daemon tells the end of the mount, and if that was the last one, for a shared lock:
@@ -346,7 +349,8 @@ fn wait_until_closed(
     let waiting = std::thread::Builder::new().spawn(move || {
         let waited = match watch.map(Watch::wait) {
             Some(End::Apart(durable)) => Waited::Apart(durable),
-            Some(End::Last) | None => Waited::Locked(lock_shared(&file)),
+            Some(End::Last(warning)) => Waited::Locked(lock_shared(&file), warning),
+            None => Waited::Locked(lock_shared(&file), None),
         };
         // The receiver is gone after a timeout.
         let _ = ends.send(waited);
@@ -368,7 +372,12 @@ fn wait_until_closed(
     }
     match closed {
         Ok(Waited::Apart(durable)) => durable.map_err(Open::NotDurable),
-        Ok(Waited::Locked(locked)) => locked.map_err(|e| cannot_tell(&e)),
+        Ok(Waited::Locked(locked, warning)) => {
+            if let Some(text) = warning {
+                eprintln!("cairnfs umount: warning: {}", show_bytes(text.as_bytes()));
+            }
+            locked.map_err(|e| cannot_tell(&e))
+        }
         Err(_) => Err(Open::Unknown(format!(
             "{} is still open after {} seconds: {}",
             shown(volume),
@@ -391,8 +400,8 @@ fn lock_shared(file: &File) -> io::Result<()> {
 fn still_open(entry: &MountEntry) -> String {
     match elsewhere::of(entry) {
         Some(other) => format!("the file system is still mounted {other}"),
-        None => "the daemon is writing, or the file system is in use where it cannot be seen from here: \
-                 by files open in a detached mount, or in another mount namespace"
+        None => "the daemon is writing, or stores the last moment of a backup, or the file system is in use \
+                 where it cannot be seen from here: by files open in a detached mount, or in another mount namespace"
             .into(),
     }
 }

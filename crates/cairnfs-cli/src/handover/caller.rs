@@ -27,8 +27,9 @@ pub struct Call {
 pub enum End {
     /// It has ended, and the volume stays open for other mounts; its data is durable, or why not.
     Apart(Result<(), String>),
-    /// It was the last one, or the daemon is gone: the volume is closed soon.
-    Last,
+    /// It was the last one, or the daemon is gone: the volume is closed soon. With it what did not go
+    /// well meanwhile.
+    Last(Option<String>),
 }
 
 impl Call {
@@ -112,9 +113,9 @@ impl Call {
             device: device.to_owned(),
         };
         let ended = match self.ask(&request, &[]) {
-            Ok(Answer::Watching) => None,
+            Ok(Answer::Watching | Answer::EndedLast) => None,
             Ok(Answer::Ended(durable)) => Some(End::Apart(durable)),
-            Ok(Answer::EndedLast | Answer::Closing) => Some(End::Last),
+            Ok(Answer::Closing) => Some(End::Last(None)),
             _ => return None,
         };
         Some(Watch { call: self, ended })
@@ -151,15 +152,21 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Waits until the mount has ended, without a limit of time.
+    /// Waits until the mount has ended, and if it was the last one, the daemon; without a limit of time.
     pub fn wait(self) -> End {
         if let Some(ended) = self.ended {
             return ended;
         }
-        match receive(&self.call.stream, None) {
-            Ok(Some((Answer::Ended(durable), _))) => End::Apart(durable),
-            // The lock of the volume tells the rest.
-            _ => End::Last,
+        let mut warning = None;
+        loop {
+            match receive(&self.call.stream, None) {
+                Ok(Some((Answer::Ended(durable), _))) => return End::Apart(durable),
+                Ok(Some((Answer::Warning(text), _))) => warning = Some(text),
+                // The end of a mount may be told before the watch for it.
+                Ok(Some((Answer::EndedLast | Answer::Watching, _))) => {}
+                // The lock of the volume tells the rest.
+                _ => return End::Last(warning),
+            }
         }
     }
 }
@@ -187,6 +194,26 @@ mod tests {
             device: "0:7".into(),
         };
         assert_eq!(call.ask(&request, &[]).unwrap(), Answer::Closing);
-        assert_eq!(Watch { call, ended: None }.wait(), End::Last);
+        assert_eq!(Watch { call, ended: None }.wait(), End::Last(None));
+    }
+
+    #[test]
+    fn what_a_daemon_says_before_it_ends_is_heard() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let said = [
+            Answer::EndedLast,
+            Answer::Watching,
+            Answer::Warning("not stored".into()),
+        ];
+        for answer in said {
+            send(&theirs, &answer, &[]).unwrap();
+        }
+        let call = Call {
+            stream: ours,
+            patience: Duration::from_secs(60),
+        };
+        let watch = call.watch("0:7").unwrap();
+        drop(theirs);
+        assert_eq!(watch.wait(), End::Last(Some("not stored".into())));
     }
 }

@@ -21,6 +21,7 @@ use cairnfs_fuse::sessions::{Ended, Watcher};
 use rustix::process::geteuid;
 use serde_json::Value;
 
+use super::farewell::Farewell;
 use super::folder::{Folder, SocketName};
 use super::frames::{Answer, NamedMount, Request, Run, Wanted, receive, send};
 use super::is_of;
@@ -54,6 +55,9 @@ pub trait Clerk: Send + Sync + 'static {
 
     /// Calls the watcher when the mount with this device number has ended; false if there is none.
     fn watch(&self, device: &str, watcher: Watcher) -> bool;
+
+    /// What is told, after its end, to those who have watched the last mount.
+    fn farewell(&self) -> Arc<Farewell>;
 
     /// What ends the mount with this device number when it is not needed any more, which may take long;
     /// `None` if there is none, or somebody needs it already.
@@ -260,7 +264,7 @@ fn perform(
 
 /// The connection is kept, without a thread, until the mount has ended.
 fn watch(caller: UnixStream, clerk: &impl Clerk, device: &str) -> io::Result<()> {
-    let told = caller.try_clone()?;
+    let (told, farewell) = (caller.try_clone()?, clerk.farewell());
     let watcher = move |ended: &Ended| {
         let answer = match ended {
             Ended::Apart(durable) => Answer::Ended(durable.clone()),
@@ -269,6 +273,9 @@ fn watch(caller: UnixStream, clerk: &impl Clerk, device: &str) -> io::Result<()>
         // A caller that has gone, or does not read, learns nothing.
         let _ = told.set_nonblocking(true);
         let _ = send(&told, &answer, &[]);
+        if answer == Answer::EndedLast {
+            farewell.keep(told);
+        }
     };
     // A mount that ends at once is told before this is. The caller expects either.
     match clerk.watch(device, Box::new(watcher)) {
@@ -291,6 +298,7 @@ mod tests {
         served: Mutex<Vec<(String, PathBuf)>>,
         watchers: Mutex<Vec<Watcher>>,
         ended: Arc<Mutex<Vec<String>>>,
+        farewell: Arc<Farewell>,
     }
 
     impl Clerk for Fake {
@@ -317,6 +325,10 @@ mod tests {
                 .unwrap()
                 .extend(known.then_some(watcher));
             known
+        }
+
+        fn farewell(&self) -> Arc<Farewell> {
+            Arc::clone(&self.farewell)
         }
 
         fn lease(&self, device: &str) -> Option<Box<dyn FnOnce() + Send>> {
@@ -488,7 +500,11 @@ mod tests {
             assert_eq!(ask(&stream, &watch("0:7")), Some(Answer::Watching));
             let watcher = clerk.watchers.lock().unwrap().pop().unwrap();
             watcher(&ended);
+            let is_last = told == Answer::EndedLast;
             assert_eq!(heard(&stream), Some(told));
+            clerk.farewell.say("not stored");
+            let said = is_last.then(|| Answer::Warning("not stored".into()));
+            assert_eq!(heard(&stream), said);
         }
     }
 }

@@ -112,8 +112,11 @@ pub enum Answer {
     Watching,
     /// The mount has ended, and others are left; its data is durable, or why not.
     Ended(Result<(), String>),
-    /// The mount has ended, and the volume is being closed.
+    /// The mount has ended, and the volume is being closed. [`Answer::Warning`] may follow, and then the
+    /// end of the connection.
     EndedLast,
+    /// What did not go well after the end of the last mount.
+    Warning(String),
     /// The mount ends after the connection.
     Leased,
     /// The command is being performed.

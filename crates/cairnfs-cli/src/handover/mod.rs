@@ -2,13 +2,14 @@
 //! learns that one has ended: over a Unix socket of the daemon's user.
 //!
 //! [`folder`] finds the directory of the socket and its name, [`frames`] has the messages and their
-//! bytes, [`desk`] is the daemon's end and [`caller`] that of commands, [`attempts`] says what they do
-//! while a daemon begins or ends. Each end checks who the other
+//! bytes, [`desk`] is the daemon's end and [`caller`] that of commands, [`farewell`] what a daemon says
+//! at its end, [`attempts`] says what commands do while a daemon begins or ends. Each end checks who the other
 //! one is before it believes anything. Opens no volume, and neither mounts nor unmounts.
 
 pub mod attempts;
 pub mod caller;
 pub mod desk;
+pub mod farewell;
 pub mod folder;
 pub mod frames;
 

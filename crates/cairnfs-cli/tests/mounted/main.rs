@@ -51,6 +51,7 @@ mod queues;
 mod read_only;
 mod readme;
 mod refused;
+mod shipped;
 mod silent;
 mod space;
 mod stopped;

@@ -41,7 +41,9 @@ fn every_moment_is_restored_as_a_clean_volume_that_goes_on() {
     for (moment, number) in moments.iter().zip(["one", "two", "three"]) {
         let time = moment["time"].as_str().unwrap();
         p.ok(&["restore-from", "b", number, "--at", time]);
-        assert!(p.ok(&["check", "--data", number]).contains("clean"));
+        let report = p.json(&["check", "--data", "--json", number]);
+        assert_eq!(report["clean"], true, "{report}");
+        assert_eq!(report["notes"], serde_json::json!([]));
         assert_eq!(contents(&p, number), number);
         let log = p.ok(&["log", number]);
         assert!(log.contains(number), "{log}");

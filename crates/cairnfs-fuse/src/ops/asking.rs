@@ -92,13 +92,14 @@ impl Ops {
             Some(Question::Volume) => Ok(mountinfo::bytes(&self.volume).to_vec()),
             Some(Question::Status) => {
                 let transport = self.kernel.get().map(|kernel| kernel.transport());
-                let status = Status::of(
+                let mut status = Status::of(
                     &self.trees.mounted(),
                     &self.volume,
                     self.losses.count(),
                     &self.messages,
                     transport.unwrap_or_default(),
                 );
+                status.backup = self.backup.as_ref().map(|ask| ask());
                 Ok(control::status_answer(&status))
             }
             Some(Question::Writable) => Ok(control::writable_answer(

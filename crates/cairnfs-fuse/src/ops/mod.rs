@@ -37,7 +37,7 @@ use crate::lists::Lists;
 use crate::losses::Losses;
 use crate::messages::{Messages, Operation};
 use crate::options::WriteMode;
-use crate::status::Transport;
+use crate::status::{Backup, Transport};
 use crate::trees::{Place, STALE, Trees};
 
 /// The result of a request.
@@ -126,7 +126,11 @@ pub struct Ops {
     door: Door,
     lists: Lists,
     messages: Messages,
+    backup: Option<AskBackup>,
 }
+
+/// Tells how the backup of the volume goes on.
+pub type AskBackup = Arc<dyn Fn() -> Backup + Send + Sync>;
 
 impl Ops {
     /// Creates the operations of an open volume. `volume` is the path reported to commands, `write`
@@ -143,7 +147,15 @@ impl Ops {
             door: Door::default(),
             lists: Lists::default(),
             messages: Messages::default(),
+            backup: None,
         }
+    }
+
+    /// Reports the backup of the volume to commands.
+    #[must_use]
+    pub fn with_backup(mut self, backup: Option<AskBackup>) -> Self {
+        self.backup = backup;
+        self
     }
 
     /// The admission state of the mount.

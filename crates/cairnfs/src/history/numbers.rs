@@ -165,8 +165,7 @@ impl Known {
     /// The part of `wanted` around its number `ino` that is known.
     fn find(&self, wanted: Range, ino: u64) -> Option<Range> {
         let uuid = wanted.uuid;
-        let (&(_, first), &(here, len)) =
-            self.0.range((uuid, 0)..=(uuid, ino)).next_back()?;
+        let (&(_, first), &(here, len)) = self.0.range((uuid, 0)..=(uuid, ino)).next_back()?;
         moved(ino, first, here, len)?;
         let from = first.max(wanted.first);
         let end = (first + len).min(wanted.first + wanted.len);
@@ -211,7 +210,11 @@ impl Numbers {
         };
         for range in ranges {
             let here = range.here.get();
-            let sent = if numbers.is_own() { here } else { range.origin.sent.get() };
+            let sent = if numbers.is_own() {
+                here
+            } else {
+                range.origin.sent.get()
+            };
             let range = Range::of(&range.origin, here);
             numbers.ranges.add(Range { sent, ..range });
         }
@@ -237,7 +240,10 @@ impl Numbers {
         let range = Range::of(origin, origin.sent.get());
         let has_room = self.origins.has_room(range.sent, range.len);
         if !has_room || self.origins.0.len() >= MAX_ORIGINS {
-            let why = format!("it tells the origin of inode {} twice, or too many", range.sent);
+            let why = format!(
+                "it tells the origin of inode {} twice, or too many",
+                range.sent
+            );
             return Err(Error::Stream(why));
         }
         self.origins.0.insert(range.sent, range);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use cairnfs_backup::{
-    NewKey, Place, Shipped, Shipper, VolumeSource, WriterOptions, absolute, environment,
+    Error, NewKey, Place, Shipped, Shipper, VolumeSource, WriterOptions, absolute, environment,
 };
 use serde::{Deserialize, Serialize};
 
@@ -17,6 +17,7 @@ use crate::output::{counted, local_time};
 use crate::raw_path;
 use crate::roots::Roots;
 use crate::size::human;
+use crate::stage::Stage;
 use crate::verbs;
 
 /// A backup of the present state.
@@ -95,9 +96,9 @@ pub fn writer_name(volume: &Path) -> String {
 pub fn perform(args: &Args, roots: &Roots<'_>) -> Result<u8, AnyError> {
     let (stage, begun) = (roots.stage(), Instant::now());
     stage.defer_interrupts()?;
-    let wrong = |why: &cairnfs_backup::Error| match why {
-        cairnfs_backup::Error::Interrupted => crate::interrupt::interrupted(),
-        cairnfs_backup::Error::Engine(error) => Failure::engine(args.volume.display(), error),
+    let wrong = |why: &Error| match why {
+        Error::Interrupted => crate::interrupt::interrupted(),
+        Error::Engine(error) => Failure::engine(args.volume.display(), error),
         other => failure(&args.url, other),
     };
     let store = cairnfs_backup::open(&args.url, Place::Make, &args.environment);
@@ -111,23 +112,38 @@ pub fn perform(args: &Args, roots: &Roots<'_>) -> Result<u8, AnyError> {
     };
     let mut shipper = Shipper::open(Arc::clone(&store), &source, options).map_err(|e| wrong(&e))?;
     roots.fetch_all();
-    let watch = Shown::new(stage, "storing", args.quiet || args.json);
+    let quiet = args.quiet || args.json;
+    let watch = Shown::new(stage, "storing", quiet);
     let shipped = shipper.ship(&source, &watch).map_err(|e| wrong(&e))?;
     drop(watch);
-    if let Some(why) = shipper.untidy() {
-        stage.tell(&Failure::new(&args.url, why).hint("the moment is stored all the same"));
+    tell(args, stage, &shipped, store.asked().requests, begun)?;
+    match shipper.tidy(&Shown::new(stage, "merging", quiet)) {
+        // The moment is stored, and the next backup merges as well.
+        Ok(()) | Err(Error::Interrupted) => {}
+        Err(why) => stage.tell(&Failure::new(
+            format_args!("warning: {}", args.url),
+            format_args!("the moment is stored, but layers were not merged: {why}"),
+        )),
     }
-    let asked = store.asked();
+    Ok(0)
+}
+
+/// Says what was stored.
+fn tell(
+    args: &Args,
+    stage: &Stage,
+    shipped: &Shipped,
+    requests: u64,
+    begun: Instant,
+) -> Result<(), AnyError> {
     if args.json {
-        return stage
-            .json(&summary(&shipped, asked.requests, begun))
-            .map(|()| 0);
+        return stage.json(&summary(shipped, requests, begun));
     }
     if args.quiet {
-        return Ok(0);
+        return Ok(());
     }
     let mut out = stage.out();
-    match &shipped {
+    match shipped {
         Shipped::Unchanged => writeln!(out, "Nothing has changed since the last backup")?,
         Shipped::Moment {
             moment,
@@ -146,12 +162,11 @@ pub fn perform(args: &Args, roots: &Roots<'_>) -> Result<u8, AnyError> {
                 "that had changed"
             },
             human(*bytes),
-            counted(asked.requests, "request", "requests"),
+            counted(requests, "request", "requests"),
             rate(*bytes, begun)
         )?,
     }
-    out.flush()?;
-    Ok(0)
+    Ok(out.flush()?)
 }
 
 fn summary(shipped: &Shipped, requests: u64, begun: Instant) -> Summary {

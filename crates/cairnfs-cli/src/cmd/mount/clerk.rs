@@ -16,12 +16,14 @@ use cairnfs_fuse::{MountOptions, ServeError, Sessions, Transport, mountinfo, ses
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::Value;
 
+use super::carrier::Orders;
 use super::keeper::Keeper;
 use super::opening::{self, OpenVolume, engine_options};
 use super::working::{self, Open};
 use super::{Failure, failed};
 use crate::failure::{io_text, shown};
 use crate::handover::desk::{Clerk, Made};
+use crate::handover::farewell::Farewell;
 use crate::handover::frames::{Answer, NamedMount, Wanted};
 use crate::stage::Stage;
 
@@ -46,6 +48,9 @@ pub(super) struct House {
     /// The options of the first mount.
     first: MountOptions,
     sessions: Arc<Sessions>,
+    /// The backup of the first mount's options.
+    backup: Option<Arc<Orders>>,
+    farewell: Arc<Farewell>,
 }
 
 /// A tree that may be mounted.
@@ -69,7 +74,15 @@ impl House {
             volume: volume.to_path_buf(),
             first: first.clone(),
             sessions: Arc::clone(sessions),
+            backup: None,
+            farewell: Arc::default(),
         }
+    }
+
+    /// Reports a backup to commands, and lets them ask it for moments.
+    pub fn with_backup(mut self, backup: Option<Arc<Orders>>) -> Self {
+        self.backup = backup;
+        self
     }
 
     /// Makes and serves the first mount.
@@ -97,8 +110,9 @@ impl House {
     }
 
     fn adapter(&self, root: Arc<FileSystem>, options: &MountOptions) -> Adapter {
-        let ops = Arc::new(Ops::new(root, &self.volume, options.write));
-        Adapter::new(ops, options)
+        let ops = Ops::new(root, &self.volume, options.write);
+        let ops = ops.with_backup(self.backup.as_ref().map(Orders::ask));
+        Adapter::new(Arc::new(ops), options)
     }
 
     /// The options of a further mount: words that are missing mean what the first mount has.
@@ -237,6 +251,10 @@ impl Clerk for House {
         self.sessions.watch(device, watcher)
     }
 
+    fn farewell(&self) -> Arc<Farewell> {
+        Arc::clone(&self.farewell)
+    }
+
     fn lease(&self, device: &str) -> Option<Box<dyn FnOnce() + Send>> {
         let mounted = self.sessions.lease(device)?;
         Some(Box::new(move || mounted.leave_when_unused()))
@@ -255,6 +273,7 @@ impl Clerk for House {
             handle: &self.open,
             volume: &self.volume,
             sessions: &self.sessions,
+            backup: self.backup.as_deref(),
         };
         working::perform(&open, wanted, stage, begin)
     }
@@ -278,10 +297,25 @@ fn differing(first: &MountOptions, wanted: &MountOptions) -> Vec<&'static str> {
         ("write", first.write != wanted.write),
         ("discard", has.discard != wants.discard),
         ("norecovery", has.recovery != wants.recovery),
+        ("backup", is_other(&first.backup, &wanted.backup)),
+        ("interval", is_other(&first.interval, &wanted.interval)),
+        (
+            "backup-wait",
+            is_other(&first.backup_wait, &wanted.backup_wait),
+        ),
+        (
+            "backup-recipient",
+            is_other(&first.backup_recipient, &wanted.backup_recipient),
+        ),
     ]
     .into_iter()
     .filter_map(|(word, differs)| differs.then_some(word))
     .collect()
+}
+
+/// Whether a word is given that means something else than the first mount has.
+fn is_other<T: PartialEq>(first: &Option<T>, wanted: &Option<T>) -> bool {
+    wanted.is_some() && wanted != first
 }
 
 #[cfg(test)]
@@ -335,7 +369,7 @@ mod tests {
 
     #[test]
     fn options_of_whole_volume_are_named() {
-        let first = options("cache=64M,durability=0");
+        let first = options("cache=64M,durability=0,backup=/b,interval=9s");
         for (list, differ) in [
             ("cache=64M,durability=0,threads=3,allow_other", vec![]),
             ("cache=128M,durability=0", vec!["cache"]),
@@ -344,6 +378,11 @@ mod tests {
                 vec!["durability", "write", "discard"],
             ),
             ("cache=64M,durability=0,norecovery", vec!["norecovery"]),
+            ("cache=64M,durability=0,backup=/b,interval=9s", vec![]),
+            (
+                "cache=64M,durability=0,backup=/c,backup-wait=1",
+                vec!["backup", "backup-wait"],
+            ),
         ] {
             assert_eq!(differing(&first, &options(list)), differ, "{list}");
         }

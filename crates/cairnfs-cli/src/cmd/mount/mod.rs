@@ -79,6 +79,10 @@ Mount options:
   backup=URL             store what has changed in a backup (`cairnfs backup`), again and again
                          while the volume is mounted; an option of the first mount
   interval=TIME          how long after one moment of it the next one is stored [default: 5s]
+  backup-wait=SECONDS    how long the end of the last mount waits for a last moment of it
+                         [default: 20]; 0: none is stored then
+  backup-recipient=AGE1  encrypt a new backup for this age recipient, and refuse one that is not
+                         encrypted for it
   cache=SIZE             memory for caches and unwritten changes, such as 512M; at least 8M
                          [default: an eighth of the memory that the process may use, control
                          groups considered, from 64M to 4G]
@@ -196,6 +200,7 @@ fn mount(args: &Args) -> Result<(), Failure> {
         return Err(Failure(EXIT_USAGE, text.into()));
     };
     check_cache(&options).map_err(|text| Failure(EXIT_USAGE, text))?;
+    carrier::check(&options).map_err(|text| Failure(EXIT_USAGE, text))?;
     if args.moment.at.is_some() {
         return mount_moment(args, dir, options);
     }
@@ -228,6 +233,7 @@ fn mount_moment(args: &Args, dir: &Path, mut options: MountOptions) -> Result<()
     };
     let (url, dir) = (PathBuf::from(url), find_dir(args, dir)?);
     options.read_only = true;
+    options.check().map_err(|text| Failure(EXIT_USAGE, text))?;
     match (args.fake, args.foreground || args.detached) {
         (true, _) => Ok(()),
         (false, true) => serving::serve(args, &url, &dir, &options),

@@ -12,12 +12,13 @@ use std::sync::{Arc, Mutex};
 use cairnfs_fuse::apart::Apart;
 use cairnfs_fuse::{MountOptions, Sessions, status};
 
-use super::carrier::Carrier;
+use super::carrier::{Carrier, Orders};
 use super::clerk::House;
 use super::opening::OpenVolume;
 use super::{Args, Failure, IN_USE, READY, failed, opening};
 use crate::cmd::sync;
-use crate::handover::desk::Desk;
+use crate::failure::shown;
+use crate::handover::desk::{Clerk, Desk};
 use crate::notify;
 use crate::syslog::Syslog;
 
@@ -84,11 +85,13 @@ fn serve_all(
 ) -> Result<(), Failure> {
     let sessions = Arc::new(Sessions::with(Apart::by_program(sync::APART)));
     sessions.watch_signals(!args.detached).map_err(failed)?;
-    let house = Arc::new(House::new(Arc::clone(open), volume, options, &sessions));
+    let (orders, taken) = Orders::of(options).unzip();
+    let house = House::new(Arc::clone(open), volume, options, &sessions);
+    let house = Arc::new(house.with_backup(orders.clone()));
     house.mount_first(dir)?;
     let alone = !open.get().is_read_only();
     if args.moment.at.is_none() {
-        match Desk::open(volume, alone, house) {
+        match Desk::open(volume, alone, Arc::clone(&house)) {
             Ok(open) => *desk = Some(open),
             Err(error) => {
                 tracing::warn!(
@@ -97,10 +100,29 @@ fn serve_all(
             }
         }
     }
-    let carrier = Carrier::begin(open, volume, &sessions, options);
-    let _carrier = carrier.map_err(failed)?;
+    let carrier = orders.zip(taken).map(|orders| {
+        let begun = Carrier::begin(orders, (open, volume, &sessions), options);
+        begun.map_err(failed)
+    });
+    let carrier = carrier.transpose()?;
     announce(args, volume, dir);
-    sessions.wait().map_err(failed)
+    let served = sessions.wait().map_err(failed);
+    if let Some(unshipped) = carrier.and_then(Carrier::finish) {
+        let text = unshipped_text(options, volume, &unshipped);
+        tracing::error!("{text}");
+        house.farewell().say(&text);
+    }
+    served
+}
+
+/// What is said when the last moment of a backup was not stored.
+fn unshipped_text(options: &MountOptions, volume: &Path, why: &str) -> String {
+    let url = cairnfs_backup::shown(options.backup.as_deref().unwrap_or_default());
+    format!(
+        "the last moment of {name} was not stored in {url}, so that the newest changes are on this \
+         machine only: {why}; to do: cairnfs backup {name} {url}",
+        name = shown(volume),
+    )
 }
 
 fn logs_to_terminal(args: &Args) -> bool {

@@ -5,24 +5,31 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::mpsc::RecvTimeoutError;
+use std::time::Duration;
 
 use cairnfs::Error;
 use cairnfs_fuse::Sessions;
 use serde_json::Value;
 
+use super::carrier::{Orders, Stored};
 use super::opening::OpenVolume;
 use crate::failure::{self, AnyError, Failure, shown};
 use crate::handover::frames::{Answer, NamedMount};
-use crate::roots::{Mounts, Roots};
+use crate::roots::{Mounts, Roots, Shipping};
 use crate::stage::Stage;
 use crate::verbs::Verb;
 use crate::volume::Access;
+
+/// How often a command that waits for a backup looks whether it was interrupted.
+const GLANCE: Duration = Duration::from_millis(100);
 
 /// An open volume and its mounts.
 pub(super) struct Open<'a> {
     pub handle: &'a OpenVolume,
     pub volume: &'a Path,
     pub sessions: &'a Arc<Sessions>,
+    pub backup: Option<&'a Orders>,
 }
 
 impl Mounts for Open<'_> {
@@ -37,6 +44,24 @@ impl Mounts for Open<'_> {
 
     fn mounted_on(&self, root: u32) -> Option<PathBuf> {
         self.sessions.mounted_on(root.into())
+    }
+
+    fn ship(&self, stage: &Stage) -> Result<Shipping, Failure> {
+        let Some(backup) = self.backup else {
+            return Ok(Shipping::No);
+        };
+        let stored = backup.ship();
+        loop {
+            match stored.recv_timeout(GLANCE) {
+                Ok(Ok(Stored { lacking: None })) => return Ok(Shipping::Stored),
+                Ok(Ok(Stored { lacking: Some(why) })) => return Ok(Shipping::Failed(why)),
+                Ok(Err(why)) => return Ok(Shipping::Failed(why.to_string())),
+                Err(RecvTimeoutError::Timeout) => stage.check()?,
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Ok(Shipping::Failed(backup.why_ended()));
+                }
+            }
+        }
     }
 }
 

@@ -26,10 +26,15 @@ impl Health {
             },
             None => Self {
                 stopped: false,
-                problems: [displaced(status), shortage(status, full), trouble(status)]
-                    .into_iter()
-                    .flatten()
-                    .collect(),
+                problems: [
+                    displaced(status),
+                    shortage(status, full),
+                    trouble(status),
+                    unshipped(status),
+                ]
+                .into_iter()
+                .flatten()
+                .collect(),
             },
         }
     }
@@ -146,6 +151,32 @@ fn trouble(status: &Status) -> Option<String> {
     (status.error_count() > 0).then(text)
 }
 
+/// A message if the last attempt to store a moment in the backup failed.
+fn unshipped(status: &Status) -> Option<String> {
+    let backup = status.backup.as_ref().filter(|backup| backup.failing)?;
+    let last = backup.last_error.as_ref();
+    let last = last.map_or_else(String::new, |last| format!(": {}", last.text));
+    let what = match backup.ended {
+        true => "has ended",
+        false => "fails",
+    };
+    let age = match backup.age {
+        Some(age) => format!("its last success was {} ago", seconds(age)),
+        None => "nothing was stored since it was mounted".to_owned(),
+    };
+    Some(format!("the backup in {} {what}, {age}{last}", backup.url))
+}
+
+/// A time for people.
+pub fn seconds(seconds: u64) -> String {
+    match seconds {
+        0..=119 => format!("{seconds} s"),
+        120..=7199 => format!("{} min", seconds / 60),
+        7200..=172_799 => format!("{} h", seconds / 3600),
+        _ => format!("{} days", seconds / 86_400),
+    }
+}
+
 /// Errors by kind, such as `2 read, 1 damage`.
 pub fn errors(status: &Status) -> String {
     let met = status.errors.iter().filter(|(_, n)| **n > 0);
@@ -159,7 +190,7 @@ pub fn errors(status: &Status) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cairnfs_fuse::status::{Host, LastError, Transport};
+    use cairnfs_fuse::status::{Backup, Host, LastError, Transport};
 
     pub fn answer(state: State) -> Answer {
         let space = Space {
@@ -181,6 +212,7 @@ mod tests {
             last_error: None,
             messages: [("lookup".to_owned(), 0)].into(),
             transport: Transport::default(),
+            backup: None,
             counters: [("held_bytes".to_owned(), 0)].into(),
         };
         Answer {
@@ -231,6 +263,34 @@ mod tests {
             line.contains("/v has stopped: because") && line.ends_with("do that"),
             "{line}"
         );
+    }
+
+    #[test]
+    fn a_backup_that_fails_degrades_health() {
+        let mut it = answer(State::Running);
+        let mut backup = Backup {
+            url: "s3://b/d".into(),
+            age: Some(3),
+            failures: 1,
+            ..Backup::default()
+        };
+        it.status.backup = Some(backup.clone());
+        assert_eq!(judged(&it).0, 0);
+        backup.failing = true;
+        backup.age = Some(7200);
+        backup.last_error = Some(LastError {
+            kind: "backup".into(),
+            time: 0,
+            text: "no answer".into(),
+        });
+        it.status.backup = Some(backup.clone());
+        let (code, line) = judged(&it);
+        let wanted = "the backup in s3://b/d fails, its last success was 2 h ago: no answer";
+        assert!(code == 1 && line.contains(wanted), "{line}");
+        (backup.age, backup.ended) = (None, true);
+        it.status.backup = Some(backup);
+        let (_, line) = judged(&it);
+        assert!(line.contains("has ended, nothing was stored"), "{line}");
     }
 
     #[test]

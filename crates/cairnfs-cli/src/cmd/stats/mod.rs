@@ -38,11 +38,13 @@ The state is running, read-only or stopped: a failure has stopped all changes. W
 counters are printed as they are; names that end with _ns are nanoseconds, last_error.time is in
 seconds since 1970. Counters, messages and errors restart at 0 with each mount. Messages are
 those of the kernel, by operation of FUSE, without the ones by which commands ask the daemon.
+Of a backup, backup.age is how many seconds ago everything was in the store, and backup.time that
+of its newest moment; while nothing changes no further moment is stored.
 
 Exit codes: 0 shown, 3 the daemon cannot be asked. With --check:
   0  healthy
   1  degraded: nearly full here or on the host, changes wait for space on the host, or there
-     were errors since it was mounted
+     were errors since it was mounted, or its backup (mount -o backup=) fails
   2  stopped
   3  no answer: no volume is mounted there, or its daemon is gone or does not answer";
 

@@ -8,7 +8,7 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use cairnfs::fs::LEVELS;
-use cairnfs_fuse::status::State;
+use cairnfs_fuse::status::{Backup, State};
 
 use super::Health;
 use crate::daemon::Answer;
@@ -202,6 +202,9 @@ pub fn write(out: &mut dyn Write, answer: &Answer, health: &Health) -> io::Resul
             error.time as f64,
         )?;
     }
+    if let Some(backup) = &status.backup {
+        page.backup(backup)?;
+    }
     page.head(
         "fuse_messages_total",
         "counter",
@@ -269,6 +272,53 @@ impl Page<'_> {
         self.sample(name, "", value)
     }
 
+    fn backup(&mut self, backup: &Backup) -> io::Result<()> {
+        for (name, kind, help, value) in [
+            (
+                "backup_moments_total",
+                "counter",
+                "Moments stored in the backup since the volume was mounted.",
+                Some(backup.moments),
+            ),
+            (
+                "backup_stored_bytes_total",
+                "counter",
+                "Bytes stored in the backup since the volume was mounted.",
+                Some(backup.bytes),
+            ),
+            (
+                "backup_failures_total",
+                "counter",
+                "Failed attempts to store a moment since the volume was mounted.",
+                Some(backup.failures),
+            ),
+            (
+                "backup_failing",
+                "gauge",
+                "Whether the last attempt to store a moment failed.",
+                Some(u64::from(backup.failing)),
+            ),
+            (
+                "backup_age_seconds",
+                "gauge",
+                "Time since everything in the volume was in the backup.",
+                backup.age,
+            ),
+            (
+                "backup_moment_timestamp_seconds",
+                "gauge",
+                "Time of the newest moment in the backup.",
+                backup.time,
+            ),
+        ] {
+            if let Some(value) = value {
+                self.head(name, kind, help)?;
+                self.sample(name, "", value as f64)?;
+            }
+        }
+        Ok(())
+    }
+
     fn counter(&mut self, counter: &str, value: u64) -> io::Result<()> {
         let known = HELP.iter().find(|(name, _)| *name == counter);
         let help = known.map_or(counter, |(_, help)| help);
@@ -314,17 +364,23 @@ mod tests {
         let fs = FileSystem::open_device(Arc::new(device), &Options::default()).unwrap();
         let messages = Messages::default();
         messages.count(Operation::Lookup);
+        let mut status = Status::of(
+            &fs,
+            Path::new("/a \"b\"\\\n"),
+            3,
+            &messages,
+            Transport {
+                name: "dev".into(),
+                polled: 5,
+            },
+        );
+        status.backup = Some(Backup {
+            age: Some(1),
+            time: Some(2),
+            ..Backup::default()
+        });
         let answer = Answer {
-            status: Status::of(
-                &fs,
-                Path::new("/a \"b\"\\\n"),
-                3,
-                &messages,
-                Transport {
-                    name: "dev".into(),
-                    polled: 5,
-                },
-            ),
+            status,
             volume: "/v".into(),
             mountpoint: "/m".into(),
             mounted_read_only: false,
@@ -402,6 +458,8 @@ mod tests {
             "formatted_bytes_total",
             "merge_seconds_total",
             "dirty_bytes",
+            "backup_age_seconds",
+            "backup_failures_total",
         ] {
             assert!(seen.contains(format!("cairnfs_{name}").as_str()), "{name}");
         }

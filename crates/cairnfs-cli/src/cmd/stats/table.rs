@@ -6,6 +6,7 @@ use std::cmp::Reverse;
 
 use cairnfs::refs::local_zone;
 use cairnfs::types::Time;
+use cairnfs_fuse::status::Backup;
 
 use super::{Counters, health};
 use crate::daemon::Answer;
@@ -20,6 +21,7 @@ pub fn rows(answer: &Answer, full: u64) -> Vec<(Cow<'static, str>, String)> {
     rows.extend(displaced.map(|text| ("warning", show_bytes(text.as_bytes()))));
     let shortage = health::shortage(&answer.status, full);
     rows.extend(shortage.map(|text| ("warning", text)));
+    rows.extend(answer.status.backup.iter().flat_map(backup_rows));
     rows.extend(counter_rows(&answer.status.counters));
     let transport = &answer.status.transport;
     let (name, polled) = (safe(&transport.name), transport.polled);
@@ -86,11 +88,43 @@ fn state_rows(answer: &Answer) -> Vec<(&'static str, String)> {
     }));
     rows.push(("errors", health::errors(status)));
     rows.extend(status.last_error.as_ref().map(|error| {
-        let secs = i64::try_from(error.time).unwrap_or(i64::MAX);
-        let time = output::local_time(Time { secs, nanos: 0 }, &local_zone());
-        ("last error", format!("{time} {}", safe(&error.text)))
+        let text = format!("{} {}", shown_time(error.time), safe(&error.text));
+        ("last error", text)
     }));
     rows
+}
+
+/// The backup: what is in it, and what went wrong.
+fn backup_rows(backup: &Backup) -> Vec<(&'static str, String)> {
+    let newest = match (backup.moment, backup.time) {
+        (Some(moment), Some(time)) => format!("moment {moment} of {}", shown_time(time)),
+        _ => "no moment yet".to_owned(),
+    };
+    let age = match (backup.age, backup.ended) {
+        (_, true) => ", ended".to_owned(),
+        (Some(age), false) => format!(", complete {} ago", health::seconds(age)),
+        (None, false) => String::new(),
+    };
+    let mut rows = vec![
+        ("backup", safe(&backup.url)),
+        ("  newest", format!("{newest}{age}")),
+        (
+            "  stored",
+            format!("{} in {} moments", human(backup.bytes), backup.moments),
+        ),
+        ("  failures", backup.failures.to_string()),
+    ];
+    rows.extend(backup.last_error.as_ref().map(|error| {
+        let text = format!("{} {}", shown_time(error.time), safe(&error.text));
+        ("  last failure", text)
+    }));
+    rows
+}
+
+/// Seconds since 1970 in the local time zone.
+fn shown_time(seconds: u64) -> String {
+    let secs = i64::try_from(seconds).unwrap_or(i64::MAX);
+    output::local_time(Time { secs, nanos: 0 }, &local_zone())
 }
 
 /// What happened since the mount, or within an interval.
@@ -245,6 +279,34 @@ mod tests {
 
     fn counters(pairs: &[(&str, u64)]) -> Counters {
         pairs.iter().map(|(n, v)| ((*n).to_owned(), *v)).collect()
+    }
+
+    #[test]
+    fn a_backup_is_shown_with_its_age_and_failures() {
+        let mut backup = Backup {
+            url: "s3://b/d\n".into(),
+            moment: Some(7),
+            time: Some(0),
+            age: Some(5),
+            moments: 2,
+            bytes: 4096,
+            ..Backup::default()
+        };
+        let row = |backup: &Backup, name: &str| {
+            let rows = backup_rows(backup).into_iter();
+            rows.filter(|row| row.0 == name).map(|row| row.1).next()
+        };
+        assert_eq!(row(&backup, "backup").as_deref(), Some("s3://b/d\\n"));
+        let newest = row(&backup, "  newest").unwrap();
+        assert!(newest.starts_with("moment 7 of 19"), "{newest}");
+        assert!(newest.ends_with(", complete 5 s ago"), "{newest}");
+        assert_eq!(
+            row(&backup, "  stored").as_deref(),
+            Some("4 KiB in 2 moments")
+        );
+        assert_eq!(row(&backup, "  last failure"), None);
+        backup.ended = true;
+        assert!(row(&backup, "  newest").unwrap().ends_with(", ended"));
     }
 
     #[test]

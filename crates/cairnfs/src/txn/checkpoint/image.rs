@@ -1,6 +1,6 @@
 //! The blocks of a captured state: a volume of its own, with an empty log.
 //!
-//! The superblock is in the first slot, the group table and all bitmaps in copy 0, whatever is true
+//! The superblock is in both slots, the group table and all bitmaps in copy 0, whatever is true
 //! of the volume. The log's area is not part of the image and reads as zeros, so the log ends where
 //! it begins. Everything else is at its place on the device.
 
@@ -8,27 +8,29 @@ use zerocopy::little_endian::{U32, U64};
 
 use crate::device::Device;
 use crate::error::{Error, Result};
+use crate::format::geometry::SUPERBLOCK_SLOTS;
 use crate::format::superblock::Superblock;
 use crate::format::{BLOCK_SIZE, checksum};
 use crate::txn::Core;
 use crate::txn::checkpoint::Capture;
 
-/// The block of the first superblock slot.
-const SUPERBLOCK: u64 = 0;
-
-/// The superblock of an image, encoded.
-pub(super) fn superblock(newest: &Superblock, table: &[u8], free_blocks: u64) -> Vec<u8> {
+/// The superblocks of an image, encoded, by their slots. They differ in their generation only, so either
+/// of them alone is the same volume.
+pub(super) fn superblocks(newest: &Superblock, table: &[u8], free_blocks: u64) -> [Vec<u8>; 2] {
     let generation = newest.generation.get();
-    let image = Superblock {
-        // Even ones are in the first slot.
-        generation: U64::new(generation + generation % 2),
-        required_lsn: newest.tail_lsn,
-        table_copy: U32::new(0),
-        table_crc: U32::new(checksum::crc(table)),
-        free_blocks: U64::new(free_blocks),
-        ..*newest
-    };
-    image.encode()
+    // Even ones are in the first slot.
+    let newer = generation + generation % 2;
+    [newer, newer.saturating_sub(1)].map(|generation| {
+        let image = Superblock {
+            generation: U64::new(generation),
+            required_lsn: newest.tail_lsn,
+            table_copy: U32::new(0),
+            table_crc: U32::new(checksum::crc(table)),
+            free_blocks: U64::new(free_blocks),
+            ..*newest
+        };
+        image.encode()
+    })
 }
 
 impl Core {
@@ -39,7 +41,9 @@ impl Core {
         bitmaps: impl Iterator<Item = u64>,
         each: &mut impl FnMut(u64, u64) -> Result<()>,
     ) -> Result<()> {
-        each(SUPERBLOCK, 1)?;
+        for slot in SUPERBLOCK_SLOTS {
+            each(slot, 1)?;
+        }
         each(self.geometry.table_start(0), self.geometry.table_blocks())?;
         let mut row: Option<(u64, u64)> = None;
         for group in bitmaps {
@@ -101,25 +105,19 @@ impl Core {
     /// Makes a block before the data area.
     fn read_fixed(&self, capture: &Capture, block: u64, buf: &mut [u8]) -> Result<()> {
         let geometry = &self.geometry;
+        let mut slots = SUPERBLOCK_SLOTS.into_iter().zip(&capture.superblocks);
+        let slot = slots.find(|(slot, _)| *slot == block);
         let table = block.checked_sub(geometry.table_start(0));
         let table = table.filter(|at| *at < geometry.table_blocks());
         let bitmap = block.checked_sub(geometry.bitmap_block(0, 0));
         let bitmap = bitmap.filter(|group| *group < geometry.groups());
-        match (table, bitmap) {
-            (_, Some(group)) => self.space.read_pinned(&capture.pinned, group, buf),
-            (Some(at), _) => {
-                copy(&capture.table, at as usize * BLOCK_SIZE, buf);
-                Ok(())
-            }
-            (None, None) if block == SUPERBLOCK => {
-                copy(&capture.superblock, 0, buf);
-                Ok(())
-            }
-            (None, None) => {
-                buf.fill(0);
-                Ok(())
-            }
+        match (slot, table, bitmap) {
+            (_, _, Some(group)) => return self.space.read_pinned(&capture.pinned, group, buf),
+            (_, Some(at), _) => copy(&capture.table, at as usize * BLOCK_SIZE, buf),
+            (Some((_, superblock)), _, _) => copy(superblock, 0, buf),
+            (None, None, None) => buf.fill(0),
         }
+        Ok(())
     }
 }
 

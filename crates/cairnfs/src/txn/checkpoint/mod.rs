@@ -80,8 +80,8 @@ pub struct Capture {
     pub time: Time,
     /// Whether nothing has changed since that checkpoint, whose name it has then.
     pub is_unchanged: bool,
-    /// The superblock of the image.
-    superblock: Vec<u8>,
+    /// The superblocks of the image.
+    superblocks: [Vec<u8>; 2],
     /// The group table of the image.
     table: Vec<u8>,
     pinned: PinnedTable,
@@ -139,7 +139,7 @@ impl Core {
             since,
             time,
             is_unchanged,
-            superblock: image::superblock(&newest, &table, pinned.free_blocks()),
+            superblocks: image::superblocks(&newest, &table, pinned.free_blocks()),
             table,
             pinned,
             trees,

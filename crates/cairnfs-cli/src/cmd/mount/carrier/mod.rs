@@ -1,0 +1,205 @@
+//! Ships the volume to a backup while it is mounted (`-o backup=URL,interval=TIME`).
+//!
+//! One thread for the volume, however many mounts it has, does all of it ([`work`]); here is what others
+//! have of it: they ask it for a moment now (`cairnfs sync --backup`), look what became of the moments
+//! (`cairnfs stats`), and have it store a last one at the end of the last mount, for which they wait a
+//! bounded time. Uses the backup, the engine and the mounts.
+
+mod record;
+mod work;
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use cairnfs_backup::{Error, NewKey, Place, Watch, environment};
+use cairnfs_fuse::ops::AskBackup;
+use cairnfs_fuse::{MountOptions, Sessions};
+
+use self::record::Record;
+use self::work::Work;
+use super::opening::OpenVolume;
+
+/// What somebody wants of the thread; it answers when it has stored what there was when it took this.
+pub(super) enum Order {
+    /// A moment now.
+    Now(Sender<Outcome>),
+    /// A moment now, which is the last one.
+    Last(Sender<Outcome>),
+    /// The end, without a moment.
+    End,
+}
+
+/// Whether everything is in the store.
+pub(super) type Outcome = cairnfs_backup::Result<Stored>;
+
+/// Everything is in the store that has reached the daemon.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Stored {
+    /// Why some writes may be missing that the kernel has not sent to the daemon.
+    pub lacking: Option<String>,
+}
+
+/// What others have of the backup of a mount.
+pub(super) struct Orders {
+    to: Sender<Order>,
+    ending: Ending,
+    record: Record,
+    patience: Duration,
+}
+
+/// Tells the thread in the middle of its work that it shall end.
+#[derive(Default)]
+struct Ending {
+    /// At once, also while a store does not answer.
+    at_once: Arc<AtomicBool>,
+    /// After a last moment, which does not wait for layers to be merged.
+    soon: AtomicBool,
+}
+
+impl Watch for Ending {
+    fn go_on(&self) -> cairnfs_backup::Result<()> {
+        match self.at_once.load(Ordering::Relaxed) {
+            true => Err(Error::Interrupted),
+            false => Ok(()),
+        }
+    }
+}
+
+/// The same for work that a last moment does not need.
+struct UntilLast<'a>(&'a Ending);
+
+impl Watch for UntilLast<'_> {
+    fn go_on(&self) -> cairnfs_backup::Result<()> {
+        match self.0.soon.load(Ordering::Relaxed) {
+            true => Err(Error::Interrupted),
+            false => self.0.go_on(),
+        }
+    }
+}
+
+/// Refuses a URL or a recipient that no attempt could use.
+///
+/// # Errors
+/// A text that names the word and the problem with it.
+pub(super) fn check(options: &MountOptions) -> Result<(), String> {
+    let recipient = options.backup_recipient.clone().map(NewKey::Recipient);
+    if let Some(Err(why)) = recipient.map(|key| key.encryption()) {
+        return Err(format!("mount option backup-recipient: {why}"));
+    }
+    let url = options.backup.as_ref();
+    match url.map(|url| cairnfs_backup::open(url, Place::Find, &environment())) {
+        Some(Err(why @ Error::Url(_))) => Err(format!("mount option backup: {why}")),
+        // What is not there yet, or does not answer, may do so later.
+        _ => Ok(()),
+    }
+}
+
+impl Orders {
+    /// Those of the backup that the options of a first mount name, and where they come out.
+    pub fn of(options: &MountOptions) -> Option<(Arc<Self>, Receiver<Order>)> {
+        let url = options.backup.as_ref()?;
+        let (to, taken) = channel();
+        let orders = Self {
+            to,
+            ending: Ending::default(),
+            record: Record::of(url),
+            patience: options.backup_patience(),
+        };
+        Some((Arc::new(orders), taken))
+    }
+
+    /// Tells how it goes on.
+    pub fn ask(self: &Arc<Self>) -> AskBackup {
+        let orders = Arc::clone(self);
+        Arc::new(move || orders.record.now())
+    }
+
+    /// Has a moment stored of all that was done until now; its outcome comes later.
+    pub fn ship(&self) -> Receiver<Outcome> {
+        self.order(Order::Now)
+    }
+
+    /// What is to be said when the receiver of [`Self::ship`] gets nothing.
+    pub fn why_ended(&self) -> String {
+        format!("the backup has ended{}", self.last_failure())
+    }
+
+    fn last_failure(&self) -> String {
+        let last = self.record.last_error();
+        last.map_or_else(String::new, |last| format!(": {last}"))
+    }
+
+    fn order(&self, order: impl FnOnce(Sender<Outcome>) -> Order) -> Receiver<Outcome> {
+        let (answers, answer) = channel();
+        // If the thread has ended, nobody answers, and the receiver finds that.
+        let _ = self.to.send(order(answers));
+        answer
+    }
+
+    fn store_last(&self) -> Option<String> {
+        self.ending.soon.store(true, Ordering::Relaxed);
+        match self.order(Order::Last).recv_timeout(self.patience) {
+            Ok(Ok(Stored { lacking })) => lacking,
+            Ok(Err(why)) => Some(why.to_string()),
+            Err(RecvTimeoutError::Disconnected) => Some(self.why_ended()),
+            Err(RecvTimeoutError::Timeout) => Some(format!(
+                "it took longer than backup-wait={}{}",
+                self.patience.as_secs_f64(),
+                self.last_failure()
+            )),
+        }
+    }
+}
+
+/// The thread that ships; it ends when this is dropped.
+pub(super) struct Carrier {
+    orders: Arc<Orders>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Carrier {
+    /// Begins to ship a volume.
+    ///
+    /// # Errors
+    /// There is no thread left.
+    pub fn begin(
+        (orders, taken): (Arc<Orders>, Receiver<Order>),
+        (open, path, sessions): (&Arc<OpenVolume>, &Path, &Arc<Sessions>),
+        options: &MountOptions,
+    ) -> io::Result<Self> {
+        let work = Work::new(&orders, (open, path, sessions), options);
+        let thread = thread::Builder::new().name("cairnfs-carrier".into());
+        let thread = thread.spawn(move || work.run(&taken))?;
+        Ok(Self {
+            orders,
+            thread: Some(thread),
+        })
+    }
+
+    /// Has a last moment stored, and ends. Returns why it was not stored, if so: a store that does not
+    /// answer is waited for as long as the options say.
+    pub fn finish(self) -> Option<String> {
+        match self.orders.patience {
+            Duration::ZERO => None,
+            _ => self.orders.store_last(),
+        }
+    }
+}
+
+impl Drop for Carrier {
+    fn drop(&mut self) {
+        self.orders.ending.at_once.store(true, Ordering::Relaxed);
+        // It may have ended already.
+        let _ = self.orders.to.send(Order::End);
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the thread of the backup has panicked");
+        }
+    }
+}
