@@ -75,7 +75,13 @@ mod tests {
         given.add(100);
         given.add(first_of(2) - 1);
         assert_eq!(has(&given), [false, true, true, true, true, false]);
-        assert_eq!(given, Given { next: 101, ranges: 2 });
+        assert_eq!(
+            given,
+            Given {
+                next: 101,
+                ranges: 2
+            }
+        );
         assert_eq!(given.before(50), (50, 101 + 2 * RANGE));
         assert_eq!(given.before(FIRST_RANGE + 7), (108, 101 + 2 * RANGE));
         assert!(first_of(MAX_RANGES) <= MAX_COUNTER);

@@ -430,7 +430,9 @@ impl Core {
     pub fn take_range(&self) -> Result<u32> {
         self.merger.alone(|| {
             let range = self.superblocks.take_range()?;
-            let recorded = self.superblocks.flip(|s| s.ro_compatible |= U64::new(RANGES));
+            let recorded = self
+                .superblocks
+                .flip(|s| s.ro_compatible |= U64::new(RANGES));
             recorded.inspect_err(|e| self.storage.fail(e.clone()))?;
             Ok(range)
         })
