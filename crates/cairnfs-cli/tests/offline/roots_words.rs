@@ -114,6 +114,7 @@ fn names_that_would_be_mistaken_are_refused() {
         (" x", "does not begin or end with a blank"),
         ("x ", "does not begin or end with a blank"),
         ("a\nb", "no control characters"),
+        ("-5m", "does not begin with `-`"),
     ] {
         p.fails(&["snapshot", "v.img", name], 1, says);
         p.fails(&["branch", "v.img", name], 1, says);
