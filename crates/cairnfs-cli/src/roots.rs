@@ -291,6 +291,8 @@ pub struct NewRoot {
     #[serde(with = "raw_path")]
     pub volume: PathBuf,
     /// Its name
+    // What begins like an option is refused with the rules for names.
+    #[arg(allow_hyphen_values = true)]
     name: String,
     #[command(flatten)]
     telling: Telling,

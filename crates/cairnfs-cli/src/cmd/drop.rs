@@ -6,7 +6,7 @@ use cairnfs::{Error, RootInfo};
 use serde::{Deserialize, Serialize};
 
 use crate::failure::{AnyError, Failure, show_bytes, shown};
-use crate::output::counted;
+use crate::output::{counted, word};
 use crate::raw_path;
 use crate::roots::{Roots, Telling, name_of, root_failure};
 use crate::size::human;
@@ -43,7 +43,7 @@ pub struct Args {
     #[serde(with = "raw_path")]
     pub volume: PathBuf,
     /// Snapshots and branches
-    #[arg(required_unless_present = "wait", value_name = "REF")]
+    #[arg(value_name = "REF")]
     references: Vec<String>,
     /// Wait until the space of everything dropped is free
     #[arg(short, long)]
@@ -73,6 +73,21 @@ struct JsonFailure {
 
 /// Performs the command.
 pub fn perform(args: &Args, roots: &Roots<'_>) -> Result<u8, AnyError> {
+    if args.references.is_empty() && !args.wait {
+        let volume = shown(&args.volume);
+        let word = word(&volume);
+        let failure = Failure::new(
+            volume,
+            "no snapshot or branch is named, so nothing is dropped",
+        );
+        return Err(failure
+            .hint(format_args!(
+                "name some: cairnfs drop {word} NAME; to see all: cairnfs log {word}; to wait for the \
+                 space of what was dropped before: cairnfs drop --wait {word}"
+            ))
+            .code(2)
+            .into());
+    }
     if args.wait {
         roots.stage().defer_interrupts()?;
     }

@@ -23,10 +23,11 @@ Examples:
 The files of the branch become those of main (or BASE) in one atomic step, and
 the branch is gone. If the base has not changed since the branch began, this
 takes a moment. Otherwise the changes of both are merged file by file; if both
-have changed the same file, name or attribute, that is a conflict: all conflicts
-are listed, and nothing is changed. --ours takes the state of the base at and
-below a path, --theirs that of the branch; '.' is everything, and the deepest PATH
-decides. A PATH that none of the states has is an error.
+have changed the same contents, name or attribute of a file, that is a conflict:
+all conflicts are listed, and nothing is changed. At and below a path, --ours takes
+what is in conflict from the base, --theirs from the branch; what else either did to
+the same file stays. '.' is everything, and the deepest PATH decides. A PATH that
+none of the states has is an error.
 
 The state before stays as a snapshot, whose name is printed: restoring it takes
 the publish back. Of one branch the newest 24 of these stay, unless they get
@@ -47,11 +48,11 @@ pub struct Args {
     /// The branch that gets its files
     #[arg(long, value_name = "BASE", default_value = MAIN_NAME)]
     onto: String,
-    /// In a conflict at or below PATH, take the base's state
+    /// At or below PATH, take what is in conflict from the base
     #[arg(long, value_name = "PATH")]
     #[serde(with = "raw_path::list")]
     ours: Vec<PathBuf>,
-    /// In a conflict at or below PATH, take the branch's state
+    /// At or below PATH, take what is in conflict from the branch
     #[arg(long, value_name = "PATH")]
     #[serde(with = "raw_path::list")]
     theirs: Vec<PathBuf>,

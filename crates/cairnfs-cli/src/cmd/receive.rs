@@ -42,7 +42,8 @@ pub struct Args {
     #[serde(with = "raw_path::option")]
     file: Option<PathBuf>,
     /// Name of the snapshot
-    #[arg(short, long)]
+    // What begins like an option is refused with the rules for names.
+    #[arg(short, long, allow_hyphen_values = true)]
     name: Option<String>,
     #[command(flatten)]
     telling: Telling,

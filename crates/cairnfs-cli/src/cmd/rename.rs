@@ -28,6 +28,8 @@ pub struct Args {
     #[arg(value_name = "REF")]
     reference: String,
     /// Its new name
+    // What begins like an option is refused with the rules for names.
+    #[arg(allow_hyphen_values = true)]
     name: String,
     #[command(flatten)]
     telling: Telling,

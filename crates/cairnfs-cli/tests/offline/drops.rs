@@ -61,7 +61,12 @@ fn waiting_ends_when_the_space_is_free() {
         info["space"]["free"].as_u64().unwrap()
     };
     let before = free(&p);
-    p.fails(&["drop", "v.img"], 2, "REF");
+    p.fails(
+        &["drop", "v.img"],
+        2,
+        "v.img: no snapshot or branch is named",
+    );
+    p.fails(&["drop", "v.img"], 2, "cairnfs drop v.img NAME");
     let said = p.ok(&["drop", "--wait", "v.img"]);
     assert!(said.starts_with("Freed 20."), "{said}");
     assert!(free(&p) >= before + LENGTH as u64);

@@ -86,6 +86,14 @@ fn run_until(p: &Place, args: &[&str], nth: usize, signal: Signal) -> bool {
     child.wait().unwrap().success()
 }
 
+/// The next command that writes drops what an interrupted one had prepared.
+fn assert_nothing_unfinished(p: &Place, image: &Path) {
+    fs::copy(image, p.path("next.img")).unwrap();
+    p.ok(&["snapshot", "-q", "next.img", "next"]);
+    let log = p.ok(&["log", "next.img"]);
+    assert!(!log.contains("unfinished"), "{log}");
+}
+
 /// Ends a command at each moment. `args` have the volume as `w.img`.
 fn at_every_moment(args: &[&str]) {
     let p = volume();
@@ -96,6 +104,7 @@ fn at_every_moment(args: &[&str]) {
         let done = run_until(&p, args, nth, *signal);
         let checked = p.ok(&["check", "w.img"]);
         assert!(checked.contains("clean"), "{args:?}, {nth}: {checked}");
+        assert_nothing_unfinished(&p, &image);
         let found = state(&image);
         let is_one = found == after || found == before && !done;
         let names = |state: &State| state.keys().cloned().collect::<Vec<_>>();

@@ -592,6 +592,10 @@ fn killed_receive_leaves_nothing() {
                     .filter_map(|r| r["name"].as_str())
                     .all(|n| n == "main")
             );
+            p.ok(&["snapshot", "-q", "w.img", "next"]);
+            let log = p.ok(&["log", "w.img"]);
+            assert!(!log.contains("unfinished"), "{signal} {part}: {log}");
+            p.ok(&["drop", "-q", "w.img", "next"]);
         }
     }
     fs::write(p.path("a.stream"), &stream).unwrap();

@@ -116,6 +116,7 @@ fn names_that_would_be_mistaken_are_refused() {
         ("a\nb", "no control characters"),
         ("x.auto-20260131T101500Z", "choose another name"),
         ("x.undo-20260131T101500Z-2", "choose another name"),
+        ("-5m", "does not begin with `-`"),
     ] {
         p.fails(&["snapshot", "v.img", name], 1, says);
         p.fails(&["branch", "v.img", name], 1, says);

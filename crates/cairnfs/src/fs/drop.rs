@@ -71,6 +71,22 @@ impl FileSystem {
         Ok(())
     }
 
+    /// Takes away the heads without a name that calls have left which were interrupted when the volume
+    /// was open before. Their space is freed in the background, as of other roots that were dropped:
+    /// a command that is short may end before that, but not before this.
+    ///
+    /// # Errors
+    /// A damaged volume, the device's failure.
+    pub(super) fn drop_unfinished(&self) -> Result<()> {
+        match self.core().drop_unfinished() {
+            Err(error @ (Error::NoSpace | Error::HeldByRoots | Error::HostFull { .. })) => {
+                tracing::warn!(%error, "what an interrupted call had prepared was not dropped");
+                Ok(())
+            }
+            done => done,
+        }
+    }
+
     /// Bytes that belong to a root alone, which dropping it frees.
     ///
     /// # Errors

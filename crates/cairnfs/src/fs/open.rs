@@ -1,6 +1,7 @@
 //! Opening and closing a volume.
 //!
-//! Opening replays the log, opens a root, whose orphans it removes, and starts the workers. Closing
+//! Opening replays the log, opens a root, whose orphans it removes, drops what interrupted calls on
+//! whole roots had prepared, and starts the workers. Closing
 //! makes everything durable, merges it and releases the device, once, for all roots.
 
 use std::path::Path;
@@ -84,6 +85,7 @@ impl FileSystem {
             core,
         });
         let fs = Self::open_items(&engine, &items)?;
+        fs.drop_unfinished()?;
         if !fs.core().read_only() && options.workers {
             fs.start_workers(options.durability_interval)?;
         }

@@ -345,3 +345,181 @@ impl Numbers {
         (Range { here, ..wanted }, made)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const OWN: Uuid = [1; 16];
+    const SENDER: Uuid = [2; 16];
+    const OTHER: Uuid = [3; 16];
+
+    fn origin(uuid: Uuid, first: u64, sent: u64, len: u64) -> RawOrigin {
+        RawOrigin {
+            uuid,
+            first: U64::new(first),
+            sent: U64::new(sent),
+            len: U64::new(len),
+        }
+    }
+
+    fn range(origin: RawOrigin, here: u64) -> RawRange {
+        let here = U64::new(here);
+        RawRange { origin, here }
+    }
+
+    /// Those of a stream of the sender, with what the base and other snapshots have.
+    fn numbers(next: u64, base: &[RawRange], others: &[RawRange]) -> Numbers {
+        let mut known = Known::default();
+        known.add(base);
+        known.add(others);
+        let given = Given { next, ranges: 9 };
+        Numbers::new((OWN, SENDER), given, base, known)
+    }
+
+    /// The number here of a new inode for which the range 9 may be taken.
+    fn made(numbers: &mut Numbers, ino: u64) -> u64 {
+        numbers.make(ino, || Ok(9)).unwrap()
+    }
+
+    #[test]
+    fn numbers_of_a_base_with_a_shift_stay_and_greater_ones_get_a_range() {
+        let shifted = range(origin(SENDER, 0, 0, 1 << 40), 80);
+        let mut numbers = numbers(80 + (1 << 40), &[shifted], &[]);
+        // The sender tells of numbers that the base has as its own.
+        numbers.tell(&origin(OTHER, 0, 100, 1 << 40)).unwrap();
+        assert_eq!(made(&mut numbers, 120), 200);
+        assert_eq!(numbers.sent(200), Some(120));
+        let greater = (1 << 40) + 500;
+        assert_eq!(made(&mut numbers, greater), first_of(9) + 500);
+        assert_eq!(numbers.here(greater + 1), Some(first_of(9) + 501));
+        assert_eq!(numbers.ranges().len(), 2);
+    }
+
+    #[test]
+    fn files_of_other_volumes_have_the_numbers_of_other_snapshots() {
+        let others = [range(origin(OTHER, 0, 77, RANGE), first_of(4))];
+        let mut numbers = numbers(80, &[], &others);
+        numbers.tell(&origin(OTHER, 0, first_of(1), RANGE)).unwrap();
+        assert_eq!(made(&mut numbers, first_of(1) + 20), first_of(4) + 20);
+        assert_eq!(made(&mut numbers, 30), first_of(9) + 30);
+        assert_eq!(numbers.here(31), Some(first_of(9) + 31));
+        assert_eq!(numbers.here(first_of(2)), None);
+    }
+
+    #[test]
+    fn files_of_this_volume_come_back_if_it_has_made_them() {
+        let mut numbers = numbers(80, &[], &[]);
+        numbers.tell(&origin(OWN, 0, first_of(1), RANGE)).unwrap();
+        assert_eq!(made(&mut numbers, first_of(1) + 20), 20);
+        for ino in [15, 80, 81] {
+            let refused = numbers.make(first_of(1) + ino, || Ok(9)).unwrap_err();
+            assert!(matches!(refused, Error::Stream(_)), "{refused}");
+        }
+    }
+
+    /// An earlier version had ranges for others among the numbers of its own files.
+    #[test]
+    fn own_files_beside_a_range_of_an_earlier_version_come_back() {
+        let others = [range(origin(OTHER, 0, 0, 1 << 40), 80)];
+        let mut numbers = numbers(200 + (1 << 40), &[], &others);
+        numbers.tell(&origin(OTHER, 0, first_of(1), RANGE)).unwrap();
+        numbers.tell(&origin(OWN, 0, first_of(2), RANGE)).unwrap();
+        assert_eq!(made(&mut numbers, first_of(1) + 20), 100);
+        assert_eq!(made(&mut numbers, first_of(2) + 20), 20);
+    }
+
+    #[test]
+    fn two_origins_of_one_number_and_too_many_are_refused() {
+        let mut numbers = numbers(80, &[], &[]);
+        numbers.tell(&origin(OTHER, 0, 1000, 10)).unwrap();
+        for sent in [991, 1000, 1009] {
+            numbers.tell(&origin(OWN, 0, sent, 10)).unwrap_err();
+        }
+        for n in 1..MAX_ORIGINS as u64 {
+            numbers.tell(&origin(OTHER, 0, 1000 + 10 * n, 10)).unwrap();
+        }
+        numbers.tell(&origin(OTHER, 0, 1, 1)).unwrap_err();
+    }
+
+    /// Two numbers of a stream that claim to be one file are not one here.
+    #[test]
+    fn one_origin_of_two_numbers_is_refused() {
+        let mut numbers = numbers(80, &[], &[]);
+        numbers.tell(&origin(OWN, 0, first_of(1), RANGE)).unwrap();
+        numbers.tell(&origin(OWN, 0, first_of(2), RANGE)).unwrap();
+        assert_eq!(made(&mut numbers, first_of(1) + 20), 20);
+        numbers.make(first_of(2) + 20, || Ok(9)).unwrap_err();
+    }
+
+    #[test]
+    fn ranges_of_a_stream_are_bounded() {
+        let mut numbers = numbers(80, &[], &[]);
+        for n in 0..MAX_ORIGINS as u64 {
+            numbers.make(16 + n * RANGE, || Ok(9 + n as u32)).unwrap();
+        }
+        let more = 16 + MAX_ORIGINS as u64 * RANGE;
+        numbers.make(more, || Ok(2000)).unwrap_err();
+    }
+
+    /// Numbers around the bounds of ranges.
+    fn number() -> impl Strategy<Value = u64> {
+        let base = prop_oneof![
+            Just(0),
+            Just(80),
+            Just(1 << 40),
+            (0..4u64).prop_map(|n| n * RANGE),
+            (0..4u32).prop_map(first_of),
+        ];
+        (base, 16..60u64).prop_map(|(base, more)| base + more)
+    }
+
+    fn origins() -> impl Strategy<Value = Vec<RawOrigin>> {
+        let uuid = prop_oneof![Just(OWN), Just(SENDER), Just(OTHER)];
+        let len = prop_oneof![Just(30), Just(RANGE), Just(1 << 40)];
+        let one = (uuid, number(), number(), len);
+        let one = one.prop_map(|(uuid, first, sent, len)| origin(uuid, first, sent, len));
+        proptest::collection::vec(one, 0..5)
+    }
+
+    proptest! {
+        /// Whatever a stream tells and snapshots have, its inodes are different ones here, there is
+        /// a way back, and the next stream finds them where they were.
+        #[test]
+        fn different_inodes_stay_different(
+            told in origins(),
+            base in proptest::collection::vec((origins(), number()), 0..3),
+            inos in proptest::collection::vec(number(), 1..40),
+        ) {
+            let have = |(list, here): (Vec<RawOrigin>, u64)| {
+                list.into_iter().map(move |origin| range(origin, here))
+            };
+            let base: Vec<RawRange> = base.into_iter().flat_map(have).collect();
+            let mut numbers = numbers(2 << 40, &[], &base);
+            for origin in &told {
+                let _ = numbers.tell(origin);
+            }
+            let mut found = BTreeMap::new();
+            let mut next = 9;
+            for ino in inos {
+                let take = || {
+                    next += 1;
+                    Ok(next - 1)
+                };
+                if let Ok(here) = numbers.make(ino, take) {
+                    prop_assert_eq!(*found.entry(here).or_insert(ino), ino);
+                    prop_assert_eq!(numbers.sent(here), Some(ino));
+                }
+            }
+            let given = Given { next: 2 << 40, ranges: next };
+            let later = Numbers::new((OWN, SENDER), given, &numbers.ranges(), Known::default());
+            for (here, ino) in found {
+                prop_assert_eq!(later.here(ino), Some(here));
+            }
+        }
+    }
+}

@@ -29,10 +29,10 @@ use crate::types::RootInfo;
 pub struct PublishOptions {
     /// The branch that gets the changes; `None` for `main`.
     pub onto: Option<String>,
-    /// Paths at and below which the base's state is taken in a conflict. Of several paths above a
+    /// Paths at and below which what is in conflict is taken from the base. Of several paths above a
     /// conflict the deepest decides, and this list before the other.
     pub ours: Vec<PathBuf>,
-    /// Paths at and below which the branch's state is taken in a conflict, likewise.
+    /// Paths at and below which what is in conflict is taken from the branch, likewise.
     pub theirs: Vec<PathBuf>,
     /// Whether nothing is changed: only conflicts are found.
     pub dry_run: bool,

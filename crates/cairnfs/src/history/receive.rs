@@ -14,7 +14,7 @@ use crate::format::received::{RECEIVED, RawReceived, Received};
 use crate::format::stream::{RawBegin, RawStreamInode, Record};
 use crate::fs::FileSystem;
 use crate::history::frozen::Frozen;
-use crate::history::graft::Graft;
+use crate::history::graft::{Graft, record_of};
 use crate::history::numbers::{Known, Numbers};
 use crate::history::received::received_of;
 use crate::history::stage::Staged;
@@ -79,6 +79,8 @@ struct Receiving {
     received: RawReceived,
     /// A new symbolic link, which is made when its target has come.
     link: Option<RawStreamInode>,
+    /// The inode of the last records, whose final attributes are settled.
+    settled: u64,
 }
 
 struct Receiver {
@@ -152,6 +154,7 @@ impl Receiving {
             numbers: place.numbers,
             received,
             link: None,
+            settled: 0,
         })
     }
 
@@ -186,15 +189,22 @@ impl Receiving {
             Record::Create(raw) => self.create(&raw),
             Record::Change(raw) => self.change(&raw),
             Record::Xattr { ino, name, value } => {
-                self.graft.set_xattr(self.here(ino)?, name, value)
+                let here = self.to_fill(ino)?;
+                self.graft.set_xattr(here, name, value)
             }
             Record::Data { ino, offset, bytes } => match self.link.take() {
                 Some(link) => self
                     .graft
                     .create(&link_here(&link, self.here(ino)?), Some(bytes)),
-                None => self.graft.write(self.here(ino)?, offset, bytes),
+                None => {
+                    let here = self.to_fill(ino)?;
+                    self.graft.write(here, offset, bytes)
+                }
             },
-            Record::Zero { ino, offset, len } => self.graft.zero(self.here(ino)?, offset, len),
+            Record::Zero { ino, offset, len } => {
+                let here = self.to_fill(ino)?;
+                self.graft.zero(here, offset, len)
+            }
             Record::Unlink { dir, ino, name } => {
                 self.graft.unlink(self.here(dir)?, name, self.here(ino)?)
             }
@@ -205,10 +215,24 @@ impl Receiving {
         }
     }
 
+    /// The number here of an inode whose contents or extended attributes follow. Without a record of
+    /// its attributes these stay as they are, which the changes to come would not leave them.
+    fn to_fill(&mut self, ino: u64) -> Result<u64> {
+        let here = self.here(ino)?;
+        // Those of the root directory were noted before anything was done.
+        if self.settled != ino && ino != ROOT_INO {
+            self.settled = ino;
+            let attr = self.graft.attr(here)?.ok_or(Error::NotFound)?;
+            self.graft.settle(&record_of(&attr))?;
+        }
+        Ok(here)
+    }
+
     fn create(&mut self, raw: &RawStreamInode) -> Result<()> {
         let core = self.graft.fs().core();
         let ino = self.numbers.make(raw.ino.get(), || core.take_range())?;
         let here = link_here(raw, ino);
+        self.settled = raw.ino.get();
         match FileKind::from_mode(raw.mode.get()) {
             Some(FileKind::Symlink) => {
                 self.link = Some(*raw);
@@ -225,6 +249,7 @@ impl Receiving {
     fn change(&mut self, raw: &RawStreamInode) -> Result<()> {
         let here = link_here(raw, self.here(raw.ino.get())?);
         self.graft.settle(&here)?;
+        self.settled = raw.ino.get();
         let kind = FileKind::from_mode(raw.mode.get());
         let size = self.look(raw.ino.get())?.map(|(_, size)| size);
         match kind == Some(FileKind::File) && size != Some(raw.size.get()) {

@@ -1,16 +1,14 @@
 //! Existence and names of inodes in the merged tree, from the changes of both sides.
 //!
-//! Uses the changes only. An inode may be decided for one side as a whole: then the changes of the
-//! other side to it do not count. *Effective* changes are those that count.
+//! Uses the changes only. The names of an inode may be decided for one side: then the changes of the
+//! other side to them do not count. *Effective* changes are those that count.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::diff::{InodeDelta, Name, TreeDelta};
 use crate::format::item::RawInode;
+use crate::publish::decided::{Decided, Part};
 use crate::publish::outcome::Side;
-
-/// The inodes that are decided for one side.
-pub(super) type Decided = BTreeMap<u64, Side>;
 
 /// The effective changes of one side to a name.
 #[derive(Default)]
@@ -100,23 +98,23 @@ impl<'a> Merged<'a> {
         found.unwrap_or(&self.unchanged)
     }
 
-    /// The changes of one side to an inode that count.
-    pub fn effective(&self, side: Side, ino: u64) -> &InodeDelta {
-        match self.decided(ino) {
+    /// The changes of one side to the names of an inode, if they count.
+    fn effective(&self, side: Side, ino: u64) -> &InodeDelta {
+        match self.decided(ino, &Part::Names) {
             Some(decided) if decided != side => &self.unchanged,
             _ => self.delta(side, ino),
         }
     }
 
-    /// The side that an inode is decided for.
-    pub fn decided(&self, ino: u64) -> Option<Side> {
-        self.decided.get(&ino).copied()
+    /// The side that a part of an inode is decided for.
+    pub fn decided(&self, ino: u64, part: &Part) -> Option<Side> {
+        self.decided.side(ino, part)
     }
 
-    /// The inodes that their side changed, and those that are decided.
+    /// The inodes that their side changed, and those of which something is decided.
     pub fn touched(&self) -> BTreeSet<u64> {
-        let changed = self.theirs.inodes.keys();
-        changed.chain(self.decided.keys()).copied().collect()
+        let changed = self.theirs.inodes.keys().copied();
+        changed.chain(self.decided.inodes()).collect()
     }
 
     /// The inodes that either side changed.
@@ -146,7 +144,7 @@ impl<'a> Merged<'a> {
     /// Whether an inode is in the merged tree, unless it is in conflict.
     pub fn survives(&self, ino: u64) -> bool {
         let (ours, theirs) = (self.exists(Side::Ours, ino), self.exists(Side::Theirs, ino));
-        match self.decided(ino) {
+        match self.decided(ino, &Part::Names) {
             Some(Side::Ours) => ours,
             Some(Side::Theirs) => theirs,
             None if self.in_base(ino) => ours && theirs,
@@ -179,7 +177,8 @@ impl<'a> Merged<'a> {
         let mut slots: BTreeMap<&Name, Slot> = BTreeMap::new();
         for side in [Side::Ours, Side::Theirs] {
             for (ino, inode) in &self.side(side).inodes {
-                let counts = self.decided(*ino).is_none_or(|decided| decided == side);
+                let decided = self.decided(*ino, &Part::Names);
+                let counts = decided.is_none_or(|decided| decided == side);
                 for name in &inode.lost {
                     let slot = slots.entry(name).or_default();
                     slot.base = Some(*ino);

@@ -10,6 +10,7 @@
 //! - With the roles of the sides exchanged, the conflicts are the same and so is the result.
 //! - Cost and memory grow with the number of changes of both sides, not with the size of the trees.
 
+mod decided;
 mod merged;
 mod outcome;
 mod plan;

@@ -1,8 +1,8 @@
 //! The planner: conflicts first; operations if there are none.
 //!
-//! Uses the merged view and the trees. With a choice of sides by path the inodes of a conflict are
-//! decided for a side as a whole and the plan is made anew, until no conflict is left that the
-//! choice covers. Each round decides at least one more of the changed inodes, so this ends.
+//! Uses the merged view and the trees. With a choice of sides by path the parts of inodes that are in
+//! conflict are decided for a side and the plan is made anew, until no conflict is left that the
+//! choice covers. Each round decides at least one more part of the changed inodes, so this ends.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -11,14 +11,15 @@ use crate::diff::{InodeDelta, Name, TreeDelta};
 use crate::error::Result;
 use crate::format::ROOT_INO;
 use crate::format::item::{RawInode, S_IFDIR, S_IFMT};
-use crate::publish::merged::{Decided, Merged, Slot};
+use crate::publish::decided::{Decided, Part};
+use crate::publish::merged::{Merged, Slot};
 use crate::publish::outcome::{Attribute, Conflict, ConflictKind, Operation, Plan, Side};
 use crate::publish::trees::{Trees, Version};
 use crate::publish::twins::Twins;
 
 /// Plans how `theirs`, the changes from the base to their tree, become part of our tree, which
-/// changed by `ours`. What both made in one place becomes one, if it can. `choose` gets the path of a conflict and returns the side whose state is
-/// taken, or `None` to report the conflict.
+/// changed by `ours`. What both made in one place becomes one, if it can. `choose` gets the path of a
+/// conflict and returns the side from which what is in conflict is taken, or `None` to report it.
 ///
 /// # Errors
 /// Those of `trees`.
@@ -29,7 +30,7 @@ pub fn plan(
     choose: &dyn Fn(&[u8]) -> Option<Side>,
 ) -> Result<Plan> {
     let twins = Twins::unite(ours, &mut theirs, trees)?;
-    let mut decided = Decided::new();
+    let mut decided = Decided::default();
     loop {
         let merged = Merged::new(ours, &theirs, &decided);
         let mut planner = Planner {
@@ -47,14 +48,15 @@ pub fn plan(
             });
         }
         let found = planner.found;
-        let mut more = Decided::new();
-        for ((path, _), inodes) in &found {
+        let before = decided.len();
+        for ((path, kind), inodes) in &found {
             if let Some(side) = choose(path) {
-                let open = inodes.iter().filter(|ino| !decided.contains_key(ino));
-                more.extend(open.map(|ino| (*ino, side)));
+                for ino in inodes {
+                    decided.add(*ino, Part::of(kind), side);
+                }
             }
         }
-        if more.is_empty() {
+        if decided.len() == before {
             let conflict = |((path, kind), inodes): ((Vec<u8>, ConflictKind), BTreeSet<u64>)| {
                 let inodes = inodes.into_iter().collect();
                 Conflict { path, kind, inodes }
@@ -64,7 +66,6 @@ pub fn plan(
                 conflicts: found.into_iter().map(conflict).collect(),
             });
         }
-        decided.extend(more);
     }
 }
 
@@ -98,8 +99,8 @@ fn is_dir(inode: &RawInode) -> bool {
 impl Planner<'_> {
     fn find_conflicts(&mut self) -> Result<()> {
         for ino in self.merged.changed() {
-            if self.merged.decided(ino).is_none() {
-                for kind in self.conflicts_of(ino)? {
+            for kind in self.conflicts_of(ino)? {
+                if self.merged.decided(ino, &Part::of(&kind)).is_none() {
                     let path = self.path_of(ino)?;
                     self.add(path, kind, [ino]);
                 }
@@ -378,11 +379,6 @@ impl Planner<'_> {
 
     /// Brings contents and attributes of an inode that we have to those of the merged tree.
     fn inside(&mut self, ino: u64, out: &mut Vec<Operation>) -> Result<()> {
-        let whole = match self.merged.decided(ino) {
-            Some(Side::Ours) => return Ok(()),
-            Some(Side::Theirs) => true,
-            None => false,
-        };
         let [base, our, their] = self.items(ino)?;
         let (Some(our), Some(their)) = (our, their) else {
             return Ok(());
@@ -392,11 +388,12 @@ impl Planner<'_> {
             self.merged.delta(Side::Theirs, ino),
         );
         let both_wrote = !ours.contents.is_empty() && !theirs.contents.is_empty();
-        let wanted = match whole && !self.twins.is_file(ino) {
-            true => union(&ours.contents, &theirs.contents),
+        let contents = self.merged.decided(ino, &Part::Contents);
+        let wanted = match contents {
+            Some(Side::Theirs) => union(&ours.contents, &theirs.contents),
             // Both wrote the same, or it would be a conflict.
-            false if both_wrote => Vec::new(),
-            false => theirs.contents.clone(),
+            None if !both_wrote => theirs.contents.clone(),
+            _ => Vec::new(),
         };
         if !wanted.is_empty() {
             out.push(Operation::Contents {
@@ -405,16 +402,12 @@ impl Planner<'_> {
                 size: their.size.get(),
             });
         }
-        let undone = ours
-            .xattrs
-            .iter()
-            .filter(|(name, _)| whole && !theirs.xattrs.contains_key(*name));
-        let undone = undone.map(|(name, values)| (name, &values.old, &values.new));
-        let taken = theirs.xattrs.iter().map(|(name, values)| {
+        for (name, values) in &theirs.xattrs {
             let our = ours.xattrs.get(name).map_or(&values.old, |v| &v.new);
-            (name, &values.new, our)
-        });
-        for (name, value, our) in undone.chain(taken) {
+            let value = match self.merged.decided(ino, &Part::Xattr(name.clone())) {
+                Some(Side::Ours) => our,
+                _ => &values.new,
+            };
             if value != our {
                 out.push(Operation::Xattr {
                     ino,
@@ -423,19 +416,23 @@ impl Planner<'_> {
                 });
             }
         }
-        let attributes: Vec<Attribute> = match whole {
-            true => Attribute::all(&their).to_vec(),
-            false => {
-                let merged = merge_attributes(base.as_ref(), &our, &their);
-                merged
-                    .into_iter()
-                    .filter_map(|(_, merged)| merged)
-                    .collect()
+        let merged = merge_attributes(base.as_ref(), &our, &their).into_iter();
+        let merged = merged.zip(Attribute::all(&their));
+        for ((ours, merged), theirs) in merged {
+            let part = match ours {
+                // The time is that of the contents.
+                Attribute::Mtime(_) => Part::Contents,
+                _ => Part::Attribute(ours.name()),
+            };
+            let attribute = match self.merged.decided(ino, &part) {
+                Some(Side::Ours) => ours,
+                Some(Side::Theirs) => theirs,
+                None => merged.unwrap_or(ours),
+            };
+            if attribute != ours {
+                out.push(Operation::Attribute { ino, attribute });
             }
-        };
-        let changed = attributes.into_iter().zip(Attribute::all(&our));
-        let changed = changed.filter(|(merged, our)| merged != our);
-        out.extend(changed.map(|(attribute, _)| Operation::Attribute { ino, attribute }));
+        }
         Ok(())
     }
 }

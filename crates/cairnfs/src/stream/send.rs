@@ -6,7 +6,7 @@
 use std::io::Write;
 use std::ops::Range;
 
-use crate::diff::{Blocks, Change, Changes, FileTree};
+use crate::diff::{Blocks, Change, Changes, Entry, FileTree};
 use crate::error::Result;
 use crate::format::ROOT_INO;
 use crate::format::item::{S_IFLNK, S_IFMT};
@@ -40,6 +40,13 @@ pub fn send<W: Write>(
         true => Ok(()),
         false => sender.removals(),
     }
+}
+
+/// Whether a tree has an entry with this name and inode, at whatever place in its directory. Trees
+/// that were received separately may have the same entries at different places, and a receiver that
+/// removed and added them would change times that no record sets.
+fn holds(tree: &FileTree<'_>, dir: u64, entry: &Entry) -> Result<bool> {
+    Ok(tree.child(dir, &entry.name)? == Some(entry.ino))
 }
 
 /// The inode whose contents are sent.
@@ -106,7 +113,7 @@ impl<W: Write> Sender<'_, '_, W> {
                 dir,
                 old: Some(old),
                 ..
-            } => sender.writer.put(&Record::Unlink {
+            } if !holds(&sender.new, dir, &old)? => sender.writer.put(&Record::Unlink {
                 dir,
                 ino: old.ino,
                 name: &old.name,
@@ -121,7 +128,7 @@ impl<W: Write> Sender<'_, '_, W> {
                 dir,
                 new: Some(new),
                 ..
-            } => sender.writer.put(&Record::Link {
+            } if !holds(&sender.old, dir, &new)? => sender.writer.put(&Record::Link {
                 dir,
                 ino: new.ino,
                 name: &new.name,

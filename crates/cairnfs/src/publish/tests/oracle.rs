@@ -7,6 +7,7 @@ use super::twins::{data, unite};
 use crate::diff::tests::model::{Contents, Model, Node, node};
 use crate::format::ROOT_INO;
 use crate::format::item::S_IFDIR;
+use crate::publish::Side;
 
 /// The value of three; `None` in conflict.
 fn three<T: PartialEq + Clone>(base: &T, ours: &T, theirs: &T) -> Option<T> {
@@ -14,6 +15,14 @@ fn three<T: PartialEq + Clone>(base: &T, ours: &T, theirs: &T) -> Option<T> {
         return Some(ours.clone());
     }
     (ours == base).then(|| theirs.clone())
+}
+
+/// The same, with the value of a side in a conflict.
+fn chosen<T: PartialEq + Clone>([base, ours, theirs]: [&T; 3], side: Option<Side>) -> Option<T> {
+    three(base, ours, theirs).or_else(|| match side? {
+        Side::Ours => Some(ours.clone()),
+        Side::Theirs => Some(theirs.clone()),
+    })
 }
 
 fn same_state(model: &Model, other: &Model, ino: u64) -> bool {
@@ -26,21 +35,29 @@ fn same_state(model: &Model, other: &Model, ino: u64) -> bool {
         && model.names_of(ino) == other.names_of(ino)
 }
 
-fn merge_node(base: &Node, ours: &Node, theirs: &Node) -> Option<Node> {
+/// Merges an inode that both sides have, attribute by attribute; each that is in conflict is that of
+/// the side that was chosen.
+pub fn merge_node([base, ours, theirs]: [&Node; 3], side: Option<Side>) -> Option<Node> {
     let mut node = ours.clone();
-    node.mode = three(&base.mode, &ours.mode, &theirs.mode)?;
-    node.uid = three(&base.uid, &ours.uid, &theirs.uid)?;
+    node.mode = chosen([&base.mode, &ours.mode, &theirs.mode], side)?;
+    node.uid = chosen([&base.uid, &ours.uid, &theirs.uid], side)?;
     node.mtime =
         three(&base.mtime, &ours.mtime, &theirs.mtime).unwrap_or(ours.mtime.max(theirs.mtime));
     let [base_data, our_data, their_data] = [base, ours, theirs].map(|n| data(&n.contents));
-    node.contents = three(&base_data, &our_data, &their_data)?;
+    node.contents = match three(&base_data, &our_data, &their_data) {
+        Some(contents) => contents,
+        None => {
+            node.mtime = chosen([&i64::MIN, &ours.mtime, &theirs.mtime], side)?;
+            chosen([&base_data, &our_data, &their_data], side)?
+        }
+    };
     let names: BTreeSet<&Vec<u8>> = [base, ours, theirs]
         .into_iter()
         .flat_map(|n| n.xattrs.keys())
         .collect();
     for name in names {
         let value = |n: &Node| n.xattrs.get(name).cloned();
-        match three(&value(base), &value(ours), &value(theirs))? {
+        match chosen([&value(base), &value(ours), &value(theirs)], side)? {
             Some(value) => node.xattrs.insert(name.clone(), value),
             None => node.xattrs.remove(name),
         };
@@ -49,7 +66,7 @@ fn merge_node(base: &Node, ours: &Node, theirs: &Node) -> Option<Node> {
 }
 
 /// What no file of a model is: the base of an inode that both sides made.
-fn nobody() -> Node {
+pub fn nobody() -> Node {
     Node {
         uid: u32::MAX,
         mtime: i64::MIN,
@@ -61,8 +78,9 @@ fn nobody() -> Node {
     }
 }
 
-/// The merged model; `None` if there is a conflict.
-pub fn merge(base: &Model, ours: &Model, theirs: &Model) -> Option<Model> {
+/// The merged model; `None` if there is a conflict, except of attributes of an inode if a side was
+/// chosen.
+pub fn merge([base, ours, theirs]: [&Model; 3], side: Option<Side>) -> Option<Model> {
     let united = unite(base, ours, theirs);
     let theirs = &united.theirs;
     let mut nodes = BTreeMap::new();
@@ -74,7 +92,7 @@ pub fn merge(base: &Model, ours: &Model, theirs: &Model) -> Option<Model> {
         let node = match (of(base), of(ours), of(theirs)) {
             (None, Some(one), None) | (None, None, Some(one)) => one,
             (None, Some(a), Some(b)) if ours.names_of(ino) == theirs.names_of(ino) => {
-                merge_node(&nobody(), &a, &b)?
+                merge_node([&nobody(), &a, &b], side)?
             }
             (Some(_), Some(_), None) if same_state(base, ours, ino) => continue,
             (Some(_), None, Some(_)) if same_state(base, theirs, ino) => continue,
@@ -90,7 +108,7 @@ pub fn merge(base: &Model, ours: &Model, theirs: &Model) -> Option<Model> {
                 if lost && !our.is_subset(&their) && !their.is_subset(&our) {
                     return None;
                 }
-                merge_node(&base_node, &a, &b)?
+                merge_node([&base_node, &a, &b], side)?
             }
             _ => return None,
         };

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 
-use super::oracle::merge;
-use super::support::{Models, Plain, is_sound, plain};
+use super::oracle::{merge, merge_node, nobody};
+use super::support::{Attributes, Models, Plain, is_sound, plain};
 use super::twins::{echo, renumbered, unite};
 use crate::diff::tests::model::{Counters, Model, Random};
 use crate::diff::tests::volume::{ModelVolume, Numbered};
@@ -95,6 +95,11 @@ fn without_times(model: &Model, files: &BTreeSet<u64>) -> Plain {
     plain(&model)
 }
 
+/// What the inodes of a model have beside names.
+fn attributes(model: &Model, files: &BTreeSet<u64>) -> BTreeMap<u64, Attributes> {
+    without_times(model, files).1
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1500))]
     /// The plan has conflicts if the oracle has, and else makes the oracle's tree. Then nothing is
@@ -120,7 +125,7 @@ proptest! {
                 kinds(&mirror, &united.numbers)
             ),
         }
-        let expected = merge(&base, &ours, &theirs);
+        let expected = merge([&base, &ours, &theirs], None);
         prop_assert_eq!(planned.conflicts.is_empty(), expected.is_some(), "{:?}", planned);
         let Some(expected) = expected else {
             prop_assert!(planned.operations.is_empty());
@@ -158,6 +163,38 @@ proptest! {
         }
         if planned.conflicts.is_empty() {
             prop_assert!(is_sound(&models.apply(&planned)));
+        }
+    }
+
+    /// What is in conflict is taken from the side chosen, and all else is merged: each attribute of
+    /// an inode that both sides have is decided by itself.
+    #[test]
+    fn chosen_sides_decide_each_attribute(
+        seed in any::<u64>(),
+        before in 0usize..40,
+        after in 0usize..30,
+        echoed in any::<bool>(),
+    ) {
+        let [base, ours, theirs] = three(seed, before, after, echoed);
+        for side in [Side::Ours, Side::Theirs] {
+            let mut models = Models { base: &base, ours: &ours, theirs: &theirs };
+            let planned = models.plan(&|_| Some(side));
+            let result = models.apply(&planned);
+            let united = unite(&base, &ours, &theirs);
+            for (ino, found) in attributes(&result, &united.files) {
+                let of = |model: &Model| model.nodes.get(&ino).cloned();
+                let Some((a, b)) = of(&ours).zip(of(&united.theirs)) else {
+                    continue;
+                };
+                let merged = merge_node([&of(&base).unwrap_or_else(nobody), &a, &b], Some(side));
+                let one = Model { nodes: [(ino, merged.unwrap())].into(), ..Model::default() };
+                let expected = attributes(&one, &united.files);
+                prop_assert_eq!(&found, &expected[&ino], "{} {:?}", ino, side);
+            }
+            if let Some(expected) = merge([&base, &ours, &theirs], Some(side)) {
+                let timeless = |model| without_times(model, &united.files);
+                prop_assert_eq!(timeless(&result), timeless(&expected));
+            }
         }
     }
 
@@ -207,7 +244,7 @@ fn echoed_sides_have_twins_that_merge() {
         files += usize::from(!united.files.is_empty());
         dirs += usize::from(united.numbers.len() > united.files.len());
         let some = !united.numbers.is_empty();
-        merged += usize::from(some && merge(&base, &ours, &theirs).is_some());
+        merged += usize::from(some && merge([&base, &ours, &theirs], None).is_some());
     }
     assert!(
         dirs > 100 && files > 200 && merged > 100,

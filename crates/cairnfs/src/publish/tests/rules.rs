@@ -415,6 +415,45 @@ fn one_attribute_set_by_both_sides_conflicts() {
     case(&xattr(1), &xattr(2)).conflict("dir/file", kind);
 }
 
+/// A side is chosen for what is in conflict: everything else that the other side did stays.
+#[test]
+fn only_what_is_in_conflict_is_taken_from_a_side() {
+    let mode = |m: &mut Model, mode: u32| m.nodes.get_mut(&FILE).unwrap().mode = S_IFREG | mode;
+    let xattr = |m: &mut Model, name: &[u8], value: u8| {
+        let xattrs = &mut m.nodes.get_mut(&FILE).unwrap().xattrs;
+        xattrs.insert(name.to_vec(), vec![value]);
+    };
+    let case = case(
+        &|m| {
+            mode(m, 0o600);
+            xattr(m, b"user.both", 1);
+            xattr(m, b"user.ours", 1);
+        },
+        &|m| {
+            mode(m, 0o640);
+            xattr(m, b"user.both", 2);
+            xattr(m, b"user.theirs", 2);
+            write(m, FILE, 8192);
+            m.nodes.get_mut(&FILE).unwrap().mtime = 77;
+            rename(m, (DIR, "file"), (EMPTY, "moved"));
+        },
+    );
+    for (side, bits, value) in [(Side::Ours, 0o600, 1), (Side::Theirs, 0o640, 2)] {
+        let taken = case.taken(side);
+        let (file, theirs) = (&taken.nodes[&FILE], &case.theirs.nodes[&FILE]);
+        assert_eq!(file.mode & 0o7777, bits);
+        assert_eq!(file.contents, theirs.contents);
+        assert_eq!(file.mtime, 77);
+        let expected = [
+            (b"user.both".to_vec(), vec![value]),
+            (b"user.ours".to_vec(), vec![1]),
+            (b"user.theirs".to_vec(), vec![2]),
+        ];
+        assert_eq!(file.xattrs, expected.into());
+        assert_eq!(taken.names_of(FILE), [(EMPTY, b"moved".to_vec())].into());
+    }
+}
+
 /// A side is chosen by path, and what no choice covers stays a conflict.
 #[test]
 fn sides_are_chosen_by_path() {

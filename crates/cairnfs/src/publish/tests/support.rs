@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::twins::data;
 use crate::diff::tests::compare::naive;
-use crate::diff::tests::model::{Model, Node};
+use crate::diff::tests::model::{Contents, Model, Node};
 use crate::diff::tests::volume::raw_inode;
 use crate::diff::{Name, TreeDelta};
 use crate::error::Result;
@@ -117,20 +117,11 @@ impl<'a> Models<'a> {
     }
 }
 
+/// Mode, owner, time, contents and extended attributes of an inode.
+pub type Attributes = (u32, u32, i64, Contents, BTreeMap<Vec<u8>, Vec<u8>>);
+
 /// A model without what a merge does not keep: indexes of entries and hints.
-pub type Plain = (
-    BTreeMap<(u64, Vec<u8>), u64>,
-    BTreeMap<
-        u64,
-        (
-            u32,
-            u32,
-            i64,
-            crate::diff::tests::model::Contents,
-            BTreeMap<Vec<u8>, Vec<u8>>,
-        ),
-    >,
-);
+pub type Plain = (BTreeMap<(u64, Vec<u8>), u64>, BTreeMap<u64, Attributes>);
 
 pub fn plain(model: &Model) -> Plain {
     let names = model

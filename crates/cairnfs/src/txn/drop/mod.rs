@@ -157,6 +157,15 @@ impl Core {
         turn.as_ref().map_or(0.0, |walk| walk.part_of(given))
     }
 
+    /// Drops all heads without a name that are not in use. Each is a change of roots.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`]; damage in the index, the device's failure.
+    pub fn drop_unfinished(&self) -> Result<()> {
+        while !self.read_only && self.drop_garbage()? {}
+        Ok(())
+    }
+
     /// Drops a head without a name that is not in use: the process that made it is gone, or has
     /// given it up. Returns whether there was one.
     fn drop_garbage(&self) -> Result<bool> {

@@ -1,0 +1,64 @@
+//! What is decided for a side, because a path was chosen: the parts of inodes that are in conflict.
+//!
+//! Plain values.
+
+use std::collections::BTreeMap;
+
+use crate::publish::outcome::{ConflictKind, Side};
+
+/// A part of an inode that is taken from one side. What else the other side did to the inode is
+/// merged.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Part {
+    /// All of its names, and so whether it is there, if one side does not have it.
+    Names,
+    /// Contents, size and time of modification.
+    Contents,
+    /// The attribute of this name.
+    Attribute(&'static str),
+    /// The extended attribute of this name.
+    Xattr(Vec<u8>),
+}
+
+impl Part {
+    /// The part of its inodes that a conflict is about.
+    pub fn of(kind: &ConflictKind) -> Self {
+        match kind {
+            ConflictKind::Contents => Part::Contents,
+            ConflictKind::Attribute(name) => Part::Attribute(name),
+            ConflictKind::Xattr(name) => Part::Xattr(name.clone()),
+            ConflictKind::Removed(_)
+            | ConflictKind::Renamed { .. }
+            | ConflictKind::Nameless
+            | ConflictKind::NameTaken
+            | ConflictKind::DirectoryRemoved(_)
+            | ConflictKind::Circle => Part::Names,
+        }
+    }
+}
+
+/// The parts of inodes that are decided, each for one side.
+#[derive(Debug, Default)]
+pub(super) struct Decided(BTreeMap<(u64, Part), Side>);
+
+impl Decided {
+    /// The side that a part is decided for.
+    pub fn side(&self, ino: u64, part: &Part) -> Option<Side> {
+        self.0.get(&(ino, part.clone())).copied()
+    }
+
+    /// Decides a part for a side, unless it is decided.
+    pub fn add(&mut self, ino: u64, part: Part, side: Side) {
+        self.0.entry((ino, part)).or_insert(side);
+    }
+
+    /// How many parts are decided.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The inodes of which a part is decided.
+    pub fn inodes(&self) -> impl Iterator<Item = u64> {
+        self.0.keys().map(|(ino, _)| *ino)
+    }
+}
