@@ -124,12 +124,13 @@ impl Refusal {
     }
 
     fn silent(dir: &Path, wait: Duration) -> Self {
+        // What is left of a time that a user has given has more digits.
+        let tenths = (wait.as_secs_f64() * 10.0).round() / 10.0;
         Self {
             cause: Cause::Silent,
             text: format!(
-                "the daemon does not answer within {} seconds: see whether its process is stopped or \
+                "the daemon does not answer within {tenths} seconds: see whether its process is stopped or \
                  waits for what holds the volume; `cairnfs umount --lazy {}` takes the mount away",
-                wait.as_secs_f64(),
                 shown(dir)
             ),
         }

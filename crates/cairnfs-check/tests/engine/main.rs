@@ -12,6 +12,7 @@ mod allocation;
 mod appended;
 mod charges;
 mod checkpoints;
+mod compared;
 mod contents;
 mod delayed;
 mod drops;

@@ -20,7 +20,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::mpsc::channel;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cairnfs_fuse::elsewhere::{self, Elsewhere};
 use cairnfs_fuse::mounter::{self, Way};
@@ -70,7 +70,7 @@ pub struct Args {
     /// unmount. What the daemon has not made durable is lost
     #[arg(long, short)]
     force: bool,
-    /// Time to wait for a daemon that does not answer; after the unmount, until the volume is closed
+    /// Time to wait for a daemon that does not answer, and until the volume is closed, all together
     #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = super::stats::seconds)]
     timeout: Duration,
     /// Fail, and leave the mount, if its daemon is dead
@@ -103,7 +103,30 @@ pub fn run(args: Args) -> Result<ExitCode, Box<dyn Error>> {
     }
 }
 
+/// The end of all that the command waits for.
+struct Deadline(Instant);
+
+impl Deadline {
+    fn in_time(time: Duration) -> Self {
+        Self(Instant::now() + time)
+    }
+
+    fn left(&self) -> Duration {
+        self.0.saturating_duration_since(Instant::now())
+    }
+
+    /// Calls `work` with the time that is left for a daemon that does not answer. What the work of one
+    /// that does takes is not counted.
+    fn beside<T>(&mut self, work: impl FnOnce(Duration) -> T) -> T {
+        let began = Instant::now();
+        let done = work(self.left());
+        self.0 += began.elapsed();
+        done
+    }
+}
+
 fn umount(args: &Args) -> Result<(), String> {
+    let mut deadline = Deadline::in_time(args.timeout);
     let wrong = |e: io::Error| format!("{}: {e}", args.dir.display());
     let given = mountinfo::resolve(&args.dir).map_err(wrong)?;
     let entry = find(&given)?;
@@ -130,7 +153,7 @@ fn umount(args: &Args) -> Result<(), String> {
     if args.lazy {
         return mounter::unmount(&dir, Way::Lazy).map_err(|e| describe(&dir, &entry, e));
     }
-    let answer = match daemon::status(&dir, args.timeout) {
+    let answer = match daemon::status(&dir, deadline.left()) {
         Err(refusal) if refusal.cause == Cause::Gone && args.served => {
             return Err(stays(&dir, &refusal));
         }
@@ -151,7 +174,7 @@ fn umount(args: &Args) -> Result<(), String> {
     let file = before.as_ref().and_then(|status| status.file.as_ref());
     let lock = (!covered).then(|| open(&volume, file));
     let mut refused = None;
-    let synced = match daemon::sync(&dir, args.timeout) {
+    let synced = match deadline.beside(|left| daemon::sync(&dir, left)) {
         Err(refusal) => match refusal.cause {
             Cause::HostFull => {
                 return Err(format!(
@@ -171,7 +194,7 @@ fn umount(args: &Args) -> Result<(), String> {
         }
     };
     let locked = lock.as_ref().and_then(|lock| lock.as_ref().ok());
-    let watch = watch(&entry, file, locked, args.timeout);
+    let watch = watch(&entry, file, locked, deadline.left());
     mounter::unmount(&dir, Way::Plain).map_err(|e| describe(&dir, &entry, e))?;
     let displaced = before.as_ref().and_then(Status::displaced);
     let displaced = displaced.map(|text| show_bytes(text.as_bytes()));
@@ -194,7 +217,12 @@ fn umount(args: &Args) -> Result<(), String> {
             "cannot tell when {} is closed: {e}",
             shown(&volume)
         ))),
-        Ok(lock) => wait_until_closed((watch, lock), &volume, &entry, args.timeout),
+        Ok(lock) => wait_until_closed(
+            (watch, lock),
+            &volume,
+            &entry,
+            (args.timeout, deadline.left()),
+        ),
     };
     let not_durable = |why: String| format!("{} could not be made durable: {why}", shown(&volume));
     let (durable, closed) = match closed {
@@ -335,12 +363,12 @@ enum Waited {
 
 /// Waits until the daemon tells the end of the mount, and if that was the last one, for a shared lock:
 /// a daemon that may write excludes it, read-only daemons do not. A separate thread waits, and is left
-/// behind after `timeout`.
+/// behind when no time of `timeout` is `left`.
 fn wait_until_closed(
     (watch, file): (Option<Watch>, File),
     volume: &Path,
     entry: &MountEntry,
-    timeout: Duration,
+    (timeout, left): (Duration, Duration),
 ) -> Result<(), Open> {
     let cannot_tell = |e: &dyn std::fmt::Display| {
         Open::Unknown(format!("cannot tell when {} is closed: {e}", shown(volume)))
@@ -356,9 +384,9 @@ fn wait_until_closed(
         let _ = ends.send(waited);
     });
     waiting.map_err(|e| cannot_tell(&e))?;
-    let patience = PATIENCE.min(timeout);
+    let patience = PATIENCE.min(left);
     let mut closed = end.recv_timeout(patience);
-    if closed.is_err() && patience < timeout {
+    if closed.is_err() && patience < left {
         let daemon = match holder::process(volume) {
             Some((pid, _)) => format!("the daemon (pid {pid})"),
             None => "the daemon".into(),
@@ -368,7 +396,7 @@ fn wait_until_closed(
             shown(volume),
             still_open(entry)
         );
-        closed = end.recv_timeout(timeout.saturating_sub(patience));
+        closed = end.recv_timeout(left.saturating_sub(patience));
     }
     match closed {
         Ok(Waited::Apart(durable)) => durable.map_err(Open::NotDurable),
@@ -439,6 +467,19 @@ mod tests {
             dir,
         })
         .unwrap_err()
+    }
+
+    #[test]
+    fn work_of_a_daemon_takes_no_time_from_what_is_left() {
+        let mut deadline = Deadline::in_time(Duration::ZERO);
+        let end = deadline.0;
+        let (given, took) = deadline.beside(|left| {
+            let began = Instant::now();
+            std::thread::sleep(Duration::from_millis(2));
+            (left, began.elapsed())
+        });
+        assert_eq!(given, Duration::ZERO);
+        assert!(deadline.0 >= end + took);
     }
 
     #[test]

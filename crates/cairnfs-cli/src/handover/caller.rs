@@ -6,14 +6,22 @@ use std::io;
 use std::net::Shutdown;
 use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::Once;
 use std::time::{Duration, Instant};
 
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use rustix::process::Uid;
 
 use super::folder::{Folder, SocketName};
 use super::frames::{Answer, Request, Run, receive, send};
 use super::is_of;
+use crate::failure::{Failure, shown};
 use crate::interrupt;
+
+/// Whether a socket of another user was told.
+static SQUATTED: Once = Once::new();
 
 /// A connection to the daemon that serves a volume.
 pub struct Call {
@@ -33,12 +41,17 @@ pub enum End {
 }
 
 impl Call {
-    /// Calls the daemon of `user` that serves a volume; `None` if there is none.
+    /// Calls the daemon of `user` that serves a volume; `None` if there is none. A socket that another
+    /// user has is told, once.
     pub fn begin(name: &SocketName, user: u32, patience: Duration) -> Option<Self> {
         let folders = Folder::all_of(user).into_iter();
         let mut streams = folders.filter_map(|folder| {
-            let stream = UnixStream::connect(folder.reach(name)).ok()?;
-            is_of(&stream, Uid::from_raw(user)).then_some(stream)
+            let stream = connect(&folder.reach(name), patience).ok()?;
+            let is_believed = is_of(&stream, Uid::from_raw(user));
+            if !is_believed {
+                SQUATTED.call_once(|| squatted(&folder.shown(name)));
+            }
+            is_believed.then_some(stream)
         });
         let stream = streams.next()?;
         Some(Self { stream, patience })
@@ -171,6 +184,25 @@ impl Watch {
     }
 }
 
+/// Tells of a socket that is not the daemon's.
+fn squatted(path: &Path) {
+    Failure::new(
+        shown(path),
+        "belongs to a process of another user, and is not asked",
+    )
+    .hint("end that process, or remove the socket")
+    .tell();
+}
+
+/// Connects to a socket. One whose owner accepts nobody is given up after a time.
+fn connect(path: &Path, patience: Duration) -> io::Result<UnixStream> {
+    let flags = SocketFlags::CLOEXEC;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    set_socket_timeout(&socket, Timeout::Send, Some(patience))?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(UnixStream::from(socket))
+}
+
 fn is_gone(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -181,6 +213,22 @@ fn is_gone(error: &io::Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn socket_that_accepts_nobody_is_given_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
+        let flags = SocketFlags::CLOEXEC;
+        let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
+        rustix::net::bind(&socket, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+        rustix::net::listen(&socket, 0).unwrap();
+        let patience = Duration::from_millis(50);
+        // Some wait to be accepted; there is no room for more.
+        let waiting: Vec<_> = (0..8).map(|_| connect(&path, patience)).collect();
+        assert!(waiting.iter().any(Result::is_ok));
+        let refused = waiting.last().unwrap().as_ref().unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::WouldBlock);
+    }
 
     #[test]
     fn daemon_that_ends_is_closing() {

@@ -464,6 +464,43 @@ fn socket_of_another_user_gets_no_mount() {
     place.finish();
 }
 
+/// Also while the daemon has the volume, whose socket it took.
+#[test]
+fn squatter_beside_the_daemon_gets_nothing_and_is_told() {
+    if !able(&[]) {
+        return;
+    }
+    let mut place = forked();
+    place.mount("");
+    let path = socket_of(&place);
+    fs::remove_file(&path).unwrap();
+    let squatter = socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
+    bind(&squatter, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+    as_stranger(|| listen(&squatter, 1000).unwrap());
+    fs::create_dir(place.beside("t")).unwrap();
+    let says = "belongs to a process of another user, and is not asked";
+    let words = ["mount", "-o", "branch=trial", "v.cairn", "t"];
+    place.fails(&words, 32, &[says, "is in use"]);
+    assert!(!is_mounted(&place.beside("t")));
+    place.fails(&["log", "m"], 1, &[says, "is in use"]);
+    // The lock tells when the volume is closed.
+    let out = place.run(&["umount", "m"]);
+    assert!(
+        out.status.success() && said(&out).contains(says),
+        "{}",
+        said(&out)
+    );
+    place.wait_for_end();
+    let listener = UnixListener::from(squatter);
+    listener.set_nonblocking(true).unwrap();
+    while let Ok((mut stream, _)) = listener.accept() {
+        let mut heard = Vec::new();
+        stream.read_to_end(&mut heard).unwrap();
+        assert_eq!(heard, b"");
+    }
+    place.check();
+}
+
 /// A request that a daemon answers.
 fn request() -> Vec<u8> {
     let body = br#"{"Mount":{"lists":[],"by_mount8":false,"sloppy":false}}"#;

@@ -315,6 +315,50 @@ fn end_of_the_daemon_ends_commands_with_words() {
     place.check();
 }
 
+#[test]
+fn full_volume_is_compared_and_listed() {
+    if !able(&[]) {
+        return;
+    }
+    let mut place = Place::mounted("64M", "");
+    fs::write(place.at("before"), "x").unwrap();
+    place.ok(&["snapshot", "m", "s"]);
+    for (name, size) in [("large", 1 << 20), ("block", 4096), ("small", 100)] {
+        let write = |n: &u32| fs::write(place.at(format!("{name}{n}")), vec![7; size]);
+        (0..).take_while(|n| write(n).is_ok()).for_each(drop);
+    }
+    let refused = place.run(&["snapshot", "m", "t"]);
+    assert!(
+        said(&refused).contains("no space left"),
+        "{}",
+        said(&refused)
+    );
+    let looks = [
+        (&["diff", "s", "main", "--name-only"][..], 1, "large0"),
+        (&["diff", "s", "main", "--stat"], 1, "large0"),
+        (&["diff", "s", "main", "-p"], 1, "large0"),
+        (&["log"], 0, "main"),
+    ];
+    let look = |place: &Place, volume: &str| {
+        for (words, code, says) in looks {
+            let (verb, rest) = words.split_first().unwrap();
+            let output = place.run(&[&[*verb, volume], rest].concat());
+            let (printed, errors, ended) = outcome(&output);
+            assert_eq!(ended, Some(code), "{words:?}: {errors}");
+            assert!(printed.contains(says), "{words:?}: {printed}");
+        }
+    };
+    look(&place, "m");
+    assert!(place.sh("ls").contains("large0"));
+    // After a kill the log has what was written last.
+    place.ok(&["sync", "m"]);
+    place.kill();
+    place.run(&["umount", "m"]);
+    assert!(place.ok(&["ls", "v.cairn"]).contains("large0"));
+    look(&place, "v.cairn");
+    place.check();
+}
+
 /// A volume is not closed under a command that goes on.
 #[test]
 fn command_ends_before_the_volume_is_closed() {

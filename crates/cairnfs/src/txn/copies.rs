@@ -188,6 +188,19 @@ impl State {
         Ok(false)
     }
 
+    /// As [`Self::cover`], for a fork: where no pool is, which only heads that inherit have, a class that
+    /// might use it takes the little that is needed from what it may use besides.
+    fn cover_fork(&mut self, space: &Space, class: Class) -> Result<bool> {
+        let covered = self.cover(space, class)?;
+        if covered || class == Class::Ordinary {
+            return Ok(covered);
+        }
+        let missing = self.needed.saturating_sub(self.units);
+        let reserved = space.reserve(0, missing, class)?;
+        self.units += if reserved { missing } else { 0 };
+        Ok(reserved)
+    }
+
     /// Reserves as much as there is of what is missing, also of the space for merges.
     fn cover_partly(&mut self, space: &Space) -> Result<()> {
         let missing = self.needed.saturating_sub(self.units);
@@ -320,12 +333,12 @@ impl Copies {
         state.release(space);
     }
 
-    /// Reserves what is missing for a fork after which these heads inherit. Returns whether there is
-    /// space.
+    /// Reserves what is missing for a fork after which these heads inherit; the pool need not be full
+    /// if the class may use it. Returns whether there is space.
     ///
     /// # Errors
     /// A damaged bitmap.
-    pub fn reserve(&self, space: &Space, heirs: &[Heir]) -> Result<bool> {
+    pub fn reserve(&self, space: &Space, heirs: &[Heir], class: Class) -> Result<bool> {
         let mut state = self.state.lock();
         let before = (state.needed, state.nodes);
         for heir in heirs {
@@ -334,7 +347,7 @@ impl Copies {
             *all += heir.unwritten * (heir.path() + 1) + heir.nodes;
             *most = heir.nodes.max(*most);
         }
-        let covered = state.cover(space, Class::Ordinary);
+        let covered = state.cover_fork(space, class);
         (state.needed, state.nodes) = before;
         covered
     }

@@ -12,6 +12,7 @@ use crate::format::ROOT_INO;
 use crate::format::root::{MAIN_NAME, RawRoot, Root, RootState};
 use crate::inode::attrs::Attrs;
 use crate::journal::ring::CONTEXT_BASE;
+use crate::space::Class;
 use crate::txn::merge::ClosedWithRoots;
 use crate::txn::roots::{ROOTS_LOG, RootItems, Roots};
 use crate::txn::{Core, Need, RootPin};
@@ -150,7 +151,12 @@ impl Core {
             (RootState::Head, ForkKind::Head) => &[from, from],
             _ => &[from],
         };
-        self.close_changed(copies, |roots, boundary| {
+        // What is only read for a while, and by no name, is possible on a full volume.
+        let class = match (name, kind) {
+            ("", ForkKind::Frozen) => Class::Delete,
+            _ => Class::Ordinary,
+        };
+        self.close_changed((copies, class), |roots, boundary| {
             named(roots)?;
             roots.check_room(2)?;
             let source = roots.get(from).ok_or(Error::NotFound)?;
@@ -393,14 +399,14 @@ impl Core {
         copies: &[u32],
         change: impl FnOnce(&Roots, u64) -> Result<(R, RootItems)>,
     ) -> Result<R> {
-        let closed = self.close_changed(copies, change)?;
+        let closed = self.close_changed((copies, Class::Ordinary), change)?;
         self.end_change(closed)
     }
 
     /// The same, except that it need not be durable when this returns.
     fn close_changed<R>(
         &self,
-        copies: &[u32],
+        copies: (&[u32], Class),
         change: impl FnOnce(&Roots, u64) -> Result<(R, RootItems)>,
     ) -> Result<ClosedWithRoots<R>> {
         self.check_changeable()?;

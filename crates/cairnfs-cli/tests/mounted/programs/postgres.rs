@@ -80,6 +80,8 @@ struct Cluster {
     place: Place,
     options: String,
     programs: PathBuf,
+    /// The directory of a mount in which it is.
+    dir: PathBuf,
     server: Option<Server>,
 }
 
@@ -93,6 +95,7 @@ impl Cluster {
             chown(&dir, Some(USER), Some(USER)).unwrap();
         }
         let cluster = Self {
+            dir: place.dir(),
             place,
             options,
             programs,
@@ -112,7 +115,7 @@ impl Cluster {
     }
 
     fn data(&self) -> PathBuf {
-        self.place.at("data")
+        self.dir.join("data")
     }
 
     fn command(&self, program: &str) -> Command {
@@ -215,6 +218,18 @@ impl Cluster {
         self.balanced();
     }
 
+    fn check_indexes(&self) {
+        let words = ["--install-missing", "--heapallindexed", "postgres"];
+        succeed(self.command("pg_amcheck").args(words));
+    }
+
+    /// Checks the checksums of all pages; the server does not run.
+    fn check_pages(&self) {
+        let data = self.data();
+        let words = ["--check", "-D", arg(&data)];
+        succeed(self.command("pg_checksums").args(words));
+    }
+
     fn balanced(&self) {
         let sums = "SELECT (SELECT sum(abalance) FROM pgbench_accounts), (SELECT sum(tbalance) FROM pgbench_tellers),
             (SELECT sum(bbalance) FROM pgbench_branches), (SELECT sum(delta) FROM pgbench_history)";
@@ -244,33 +259,28 @@ fn programs() -> Option<PathBuf> {
     found.pop()
 }
 
-fn postgres(write: &str, scale: &str, count: u64, rounds: usize) {
+/// A new cluster, where PostgreSQL is installed.
+fn begun(write: &str) -> Option<Cluster> {
     let programs = programs().unwrap_or_default();
     let needed = ["initdb", "pgbench", "pg_amcheck"].map(|name| programs.join(name));
     let needed = needed.each_ref().map(arg);
-    if !able(&[&needed[..], &["setpriv"]].concat()) {
+    able(&[&needed[..], &["setpriv"]].concat()).then(|| Cluster::new(programs, write))
+}
+
+fn postgres(write: &str, scale: &str, count: u64, rounds: usize) {
+    let Some(mut cluster) = begun(write) else {
         return;
-    }
-    let mut cluster = Cluster::new(programs, write);
+    };
     cluster.start();
     succeed(cluster.command("pgbench").args(["-i", "-q", "-s", scale]));
     for _ in 0..rounds {
         cluster.crash(count, false);
         cluster.crash(count, true);
     }
-    succeed(cluster.command("pg_amcheck").args([
-        "--install-missing",
-        "--heapallindexed",
-        "postgres",
-    ]));
+    cluster.check_indexes();
     cluster.stop();
     cluster.place.remount(&cluster.options);
-    let data = cluster.data();
-    succeed(
-        cluster
-            .command("pg_checksums")
-            .args(["--check", "-D", arg(&data)]),
-    );
+    cluster.check_pages();
     cluster.start();
     cluster.balanced();
     cluster.stop();
@@ -281,6 +291,50 @@ fn postgres(write: &str, scale: &str, count: u64, rounds: usize) {
 #[test]
 fn postgres_recovers_from_kills() {
     postgres("write=through", "1", 200, 1);
+}
+
+/// A database is filled in a fork, beside the one that it was forked from, and published.
+#[test]
+fn postgres_in_a_fork_is_published() {
+    for write in ["write=through", "write=back"] {
+        let Some(mut cluster) = begun(write) else {
+            return;
+        };
+        cluster.start();
+        cluster
+            .ask("CREATE TABLE before(n int); INSERT INTO before SELECT generate_series(1, 1000)");
+        // What a fork has of a server that runs is what a crash of it would leave.
+        cluster.place.ok(&["branch", "m", "fork"]);
+        cluster
+            .place
+            .mount_beside(&format!("branch=fork,{FOR_ALL}"), "f");
+        cluster.stop();
+        cluster.dir = cluster.place.beside("f");
+        fs::remove_file(cluster.data().join("postmaster.pid")).unwrap();
+        cluster.start();
+        succeed(cluster.command("pgbench").args(["-i", "-q", "-s", "1"]));
+        let load = ["-n", "-c4", "-j2", "-t100"];
+        succeed(cluster.command("pgbench").args(load));
+        cluster.stop();
+        cluster.place.umount_beside("f");
+        cluster.place.ok(&["publish", "m", "fork", "--theirs", "/"]);
+        cluster.dir = cluster.place.dir();
+        cluster.check_pages();
+        cluster.start();
+        assert_eq!(cluster.count(), 400);
+        assert_eq!(
+            cluster.ask("SELECT count(*), sum(n) FROM before"),
+            "1000|500500"
+        );
+        cluster.balanced();
+        cluster.check_indexes();
+        cluster.stop();
+        let options = cluster.options.clone();
+        cluster.place.remount(&options);
+        cluster.check_pages();
+        cluster.place.umount();
+        cluster.place.check();
+    }
 }
 
 #[test]

@@ -269,7 +269,8 @@ impl Merger {
     /// Closes the open context with the changes of roots that `change` returns with a result, and
     /// leaves what the context boundary separates to the next merge. `change` gets the sequence of
     /// the context and runs while no thread commits. The caller has reserved `paid` log bytes and the
-    /// base of the next context; for each root in `copies`, copies of its nodes are reserved.
+    /// base of the next context; for each root in `copies`, copies of its nodes are reserved by the
+    /// class.
     ///
     /// A merge takes one boundary, so an earlier change of roots is merged first. If nothing was
     /// committed since, both boundaries separate the same states, and one merge takes both.
@@ -280,7 +281,7 @@ impl Merger {
     pub(super) fn close_with_roots<R>(
         &self,
         core: &Core,
-        (paid, copies): (i64, &[u32]),
+        (paid, (copies, class)): (i64, (&[u32], Class)),
         change: impl FnOnce(u64) -> Result<(R, RootItems)>,
     ) -> Result<ClosedWithRoots<R>> {
         let mut change = Some(change);
@@ -289,7 +290,7 @@ impl Merger {
                 self.merge_unfinished(core, left)?;
             }
             loop {
-                let closed = self.try_close(core, (paid, copies), left, &mut change)?;
+                let closed = self.try_close(core, (paid, (copies, class)), left, &mut change)?;
                 if let Some(closed) = closed {
                     return Ok(closed);
                 }
@@ -311,7 +312,7 @@ impl Merger {
     fn try_close<R, F: FnOnce(u64) -> Result<(R, RootItems)>>(
         &self,
         core: &Core,
-        (paid, copies): (i64, &[u32]),
+        (paid, (copies, class)): (i64, (&[u32], Class)),
         left: &mut Left,
         change: &mut Option<F>,
     ) -> Result<Option<Result<ClosedWithRoots<R>>>> {
@@ -320,10 +321,10 @@ impl Merger {
         let joins = left.unfinished.is_some();
         let frees = joins || left.rest.is_some();
         let few = copies.len() as u64;
-        let no_space = || (!frees).then(|| Err(core.space.refusal(0, few, Class::Ordinary)));
+        let no_space = || (!frees).then(|| Err(core.space.refusal(0, few, class)));
         if !copies.is_empty() {
-            let kept = core.drops.keep_units(&core.space, Class::Ordinary)?
-                && self.copies.reserve(&core.space, &heirs)?;
+            let kept = core.drops.keep_units(&core.space, class)?
+                && self.copies.reserve(&core.space, &heirs, class)?;
             if !kept {
                 return Ok(no_space());
             }
