@@ -14,7 +14,7 @@ use cairnfs_check::CheckOptions;
 use jiff::tz::TimeZone;
 use serde::Serialize;
 
-use super::{KeyArgs, Opened, Shown, failure};
+use super::{AtArgs, KeyArgs, Opened, Shown, failure};
 use crate::failure::{AnyError, Explain, Failure};
 use crate::output::{self, Progress, counted, local_time};
 use crate::size::human;
@@ -55,9 +55,8 @@ pub struct Args {
     /// Restore a moment drawn by lot, and check that
     #[arg(long, conflicts_with = "at")]
     drill: bool,
-    /// Check the moment of this time instead of the newest one
-    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
-    at: Option<String>,
+    #[command(flatten)]
+    at: AtArgs,
     #[command(flatten)]
     key: KeyArgs,
     /// Print as JSON
@@ -137,7 +136,7 @@ fn choose(args: &Args, opened: &Opened) -> Result<Moment, Failure> {
             return Ok(moment.clone());
         }
     }
-    opened.moment(&args.url, args.at.as_deref(), &TimeZone::system())
+    args.at.moment(opened, &args.url)
 }
 
 /// Checks the image of a moment; returns what was found.

@@ -1,8 +1,9 @@
 //! `cairnfs backup`: stores moments of a volume in an object store, and takes care of them.
 //!
 //! Here is what its parts, `restore-from` and `mount --at` have in common: the URL, the key, progress
-//! and failures.
+//! and failures; [`at`] has which moment is meant.
 
+mod at;
 mod check;
 mod list;
 pub mod now;
@@ -15,14 +16,11 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::SystemTime;
 
-use cairnfs::Time;
-use cairnfs::refs::time_named;
-use cairnfs_backup::format::head::Moment;
 use cairnfs_backup::{Catalogue, Damage, Error, Key, Place, Seal, Store, Watch, environment};
-use jiff::tz::TimeZone;
 use serde::Serialize;
+
+pub use self::at::AtArgs;
 
 use crate::failure::{AnyError, Failure, io_text, shown};
 use crate::output::Progress;
@@ -189,20 +187,6 @@ impl Opened {
             catalogue,
             seal: Arc::new(seal),
         })
-    }
-
-    /// The moment of a time; the newest one without it.
-    ///
-    /// # Errors
-    /// The time cannot be understood, or there is no such moment.
-    pub fn moment(&self, url: &str, at: Option<&str>, zone: &TimeZone) -> Result<Moment, Failure> {
-        let time = at.filter(|at| !["latest", "now"].contains(at)).map(|at| {
-            let now = Time::from(SystemTime::now());
-            time_named(at, now, zone).map_err(|e| Failure::new(at, e).code(2))
-        });
-        let time = time.transpose()?.map(SystemTime::from);
-        let moment = self.catalogue.moment_at(time);
-        moment.cloned().map_err(|e| failure(url, &e))
     }
 }
 

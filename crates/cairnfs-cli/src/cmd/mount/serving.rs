@@ -37,9 +37,9 @@ pub(super) fn serve(
         std::panic::set_hook(Box::new(|info| tracing::error!("{info}")));
     }
     let name = volume.display();
-    let opened = match &args.moment.at {
-        Some(at) => Ok(args.moment.open(at, volume, options)?),
-        None => opening::open(volume, options),
+    let opened = match args.moment.is_given() {
+        true => Ok(args.moment.open(volume, options)?),
+        false => opening::open(volume, options),
     };
     let fs = match opened {
         Err(opening::Unopened::InUse(why)) if args.detached => {
@@ -87,7 +87,7 @@ fn serve_all(
     let house = Arc::new(house.with_backup(orders.clone()));
     house.mount_first(dir)?;
     let alone = !open.get().is_read_only();
-    let is_volume = args.moment.at.is_none();
+    let is_volume = !args.moment.is_given();
     let desk = is_volume.then(|| Desk::open(volume, alone, Arc::clone(&house)));
     if let Some(Err(error)) = &desk {
         tracing::warn!("no other branch can be mounted beside this one: no socket: {error}");
