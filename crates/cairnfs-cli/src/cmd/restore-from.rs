@@ -10,7 +10,7 @@ use cairnfs_backup::{Error, Image, restore};
 use jiff::tz::TimeZone;
 use serde::Serialize;
 
-use crate::cmd::backup::{AtArgs, KeyArgs, Opened, Shown, failure, rate};
+use crate::cmd::backup::{AtArgs, KeyArgs, Opened, Shown, failure, interruption, rate};
 use crate::failure::{AnyError, shown};
 use crate::output::{self, local_time, utc_time};
 use crate::size::human;
@@ -74,13 +74,10 @@ struct Summary {
 /// Runs the command.
 pub fn run(args: &Args) -> Result<ExitCode, AnyError> {
     let (stage, begun, zone) = (Stage::own()?, Instant::now(), TimeZone::system());
-    stage.defer_interrupts()?;
-    let wrong = |e: Error| match e {
-        Error::Interrupted => crate::interrupt::interrupted(),
-        e => failure(&args.url, &e),
-    };
+    let ended = interruption(&stage)?;
+    let wrong = |e: Error| failure(&args.url, &e);
     let file = WholeFile::make(&args.file, shown(&args.file), false, OTHERWISE)?;
-    let opened = Opened::open(&args.url, &args.key)?;
+    let opened = Opened::open(&args.url, &args.key, &ended)?;
     let moment = args.at.moment(&opened, &args.url)?;
     let (store, seal) = (Arc::clone(&opened.store), Arc::clone(&opened.seal));
     let image = Image::open(store, seal, &opened.catalogue, &moment).map_err(wrong)?;

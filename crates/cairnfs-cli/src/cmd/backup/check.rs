@@ -14,7 +14,7 @@ use cairnfs_check::CheckOptions;
 use jiff::tz::TimeZone;
 use serde::Serialize;
 
-use super::{AtArgs, KeyArgs, Opened, Shown, failure};
+use super::{AtArgs, KeyArgs, Opened, Shown, failure, interruption};
 use crate::failure::{AnyError, Explain, Failure};
 use crate::output::{self, Progress, counted, local_time};
 use crate::size::human;
@@ -87,13 +87,13 @@ struct Json<'a> {
 /// Runs the command.
 pub fn run(args: &Args) -> Result<ExitCode, AnyError> {
     let wrong = |e: &Error| match e {
-        Error::Interrupted => crate::interrupt::interrupted(),
+        Error::Interrupted => failure(&args.url, e),
         _ if e.is_damage() => failure(&args.url, e).code(ERRORS),
         _ => failure(&args.url, e).code(OPERATIONAL),
     };
     let stage = Stage::own()?;
-    stage.defer_interrupts()?;
-    let opened = Opened::open(&args.url, &args.key).map_err(|f| f.code(OPERATIONAL))?;
+    let opened = Opened::open(&args.url, &args.key, &interruption(&stage)?);
+    let opened = opened.map_err(|f| f.code(OPERATIONAL))?;
     let watch = Shown::new(&stage, "reading", args.quiet || args.json);
     let report = check_store(
         &opened.store,

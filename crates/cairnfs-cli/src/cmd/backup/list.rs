@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 use std::process::ExitCode;
 
+use cairnfs_backup::Ended;
 use jiff::tz::TimeZone;
 use serde::Serialize;
 
@@ -60,7 +61,7 @@ struct Row {
 
 /// Runs the command.
 pub fn run(args: &Args) -> Result<ExitCode, AnyError> {
-    let opened = Opened::open(&args.url, &KeyArgs::default())?;
+    let opened = Opened::open(&args.url, &KeyArgs::default(), &Ended::default())?;
     let catalogue = &opened.catalogue;
     let newest = catalogue.newest();
     let rows = catalogue.moments().iter().map(|moment| Row {

@@ -17,7 +17,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use cairnfs_backup::{Catalogue, Damage, Error, Key, Place, Seal, Store, Watch, environment};
+use cairnfs_backup::{
+    Catalogue, Damage, Ended, Error, Key, Place, Seal, Store, Watch, environment,
+};
 use serde::Serialize;
 
 pub use self::at::AtArgs;
@@ -152,6 +154,7 @@ fn passphrase(path: &std::path::Path) -> Result<String, Failure> {
 pub fn failure(url: impl Display, why: &Error) -> Failure {
     match why {
         Error::Engine(error) => Failure::engine(url, error),
+        Error::Interrupted => crate::interrupt::interrupted(),
         other => Failure::new(url, other),
     }
 }
@@ -171,8 +174,8 @@ impl Opened {
     ///
     /// # Errors
     /// There is none, the key does not fit, or the store fails.
-    pub fn open(url: &str, key: &KeyArgs) -> Result<Self, Failure> {
-        let store = open_store(url)?;
+    pub fn open(url: &str, key: &KeyArgs, ended: &Ended) -> Result<Self, Failure> {
+        let store = open_store(url, ended)?;
         let catalogue = Catalogue::open(&store).map_err(|e| failure(url, &e))?;
         for damage in catalogue.damage() {
             warn(&format!("{url}: {damage}{}", covered(damage)));
@@ -233,12 +236,21 @@ fn warn(text: &str) {
     let _ = writeln!(io::stderr(), "cairnfs: warning: {text}");
 }
 
+/// Ends the waits of a store when the command is interrupted, which is deferred.
+///
+/// # Errors
+/// There is no descriptor left.
+pub fn interruption(stage: &Stage) -> Result<Ended, Failure> {
+    stage.defer_interrupts()?;
+    Ok(Ended::when(stage.interruption()?))
+}
+
 /// The store at a URL that must have a backup.
 ///
 /// # Errors
 /// The URL cannot be used.
-fn open_store(url: &str) -> Result<Arc<Store>, Failure> {
-    let store = cairnfs_backup::open(url, Place::Find, &environment());
+fn open_store(url: &str, ended: &Ended) -> Result<Arc<Store>, Failure> {
+    let store = cairnfs_backup::open(url, Place::Find, &environment(), ended);
     store.map(Arc::new).map_err(|e| failure(url, &e))
 }
 

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use cairnfs::fs::FileSystem;
-use cairnfs_backup::{Cache, Fetch, Image, MomentDevice};
+use cairnfs_backup::{Cache, Ended, Fetch, Image, MomentDevice};
 use cairnfs_fuse::MountOptions;
 use cairnfs_fuse::options::parse_size;
 
@@ -50,7 +50,7 @@ impl MomentArgs {
         let Some(url) = url.to_str() else {
             return Err(failed(format_args!("{name}: not UTF-8")));
         };
-        let opened = Opened::open(url, &self.key).map_err(told)?;
+        let opened = Opened::open(url, &self.key, &Ended::default()).map_err(told)?;
         if !opened.seal.opens() {
             return Err(told(failure(url, &cairnfs_backup::Error::Sealed)));
         }
