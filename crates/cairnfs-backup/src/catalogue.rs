@@ -271,6 +271,15 @@ impl Catalogue {
         })
     }
 
+    /// The moment with a number.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn moment_numbered(&self, number: u64) -> Result<&Moment> {
+        let found = self.moments.iter().find(|moment| moment.number == number);
+        found.ok_or_else(|| Error::NoMoment(format!("with the number {number}")))
+    }
+
     /// The number of the whole head that the newest one adds to, or of that itself.
     pub(crate) fn base_number(&self) -> u64 {
         self.base.map_or(0, |base| base.number)

@@ -7,7 +7,7 @@ use std::future::Future;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -18,15 +18,14 @@ use object_store::{
 };
 use tokio::runtime::{Handle, Runtime};
 
+use crate::directory;
+use crate::ended::{Ended, GLANCE};
 use crate::error::{Error, Result};
 
 /// How often a request is made before its failure counts.
 const ATTEMPTS: u32 = 4;
 /// The pause before the second attempt; it doubles with each further one.
 const PAUSE: Duration = Duration::from_millis(200);
-
-/// How often a request that has no answer yet looks whether it is still wanted.
-const GLANCE: Duration = Duration::from_millis(100);
 
 /// A store, seen from the prefix of a backup.
 pub struct Store {
@@ -39,7 +38,7 @@ pub struct Store {
     handle: Handle,
     pause: Duration,
     /// Whether answers are not waited for any longer.
-    ended: Arc<AtomicBool>,
+    ended: Ended,
     counts: Counts,
 }
 
@@ -100,7 +99,7 @@ impl Store {
             handle: runtime.handle().clone(),
             runtime: Some(runtime),
             pause: PAUSE,
-            ended: Arc::default(),
+            ended: Ended::default(),
             counts: Counts::default(),
         })
     }
@@ -112,17 +111,17 @@ impl Store {
         self
     }
 
-    /// Waits for no answer any longer once this is true: requests fail with [`Error::Interrupted`], and
+    /// Waits for no answer any longer once this is so: requests fail with [`Error::Interrupted`], and
     /// a head whose answer was not waited for with [`Error::Unclear`].
     #[must_use]
-    pub fn ended_by(mut self, ended: Arc<AtomicBool>) -> Self {
+    pub fn ended_by(mut self, ended: Ended) -> Self {
         self.ended = ended;
         self
     }
 
     /// Whether answers are not waited for any longer.
     pub(crate) fn has_ended(&self) -> bool {
-        self.ended.load(Ordering::Relaxed)
+        self.ended.now()
     }
 
     /// Tells that the store is this directory.
@@ -177,7 +176,7 @@ impl Store {
         for _ in 1..ATTEMPTS {
             match self.wait(request()) {
                 Err(_) if self.has_ended() => return Err(Error::Interrupted),
-                Err(why) if may_pass(&why) => std::thread::sleep(pause),
+                Err(why) if may_pass(&why) => self.ended.pause(pause),
                 answer => return answer.map_err(|why| Error::store(what, name, why)),
             }
             pause *= 2;
@@ -224,7 +223,7 @@ impl Store {
                 Err(why) if !may_pass(&why) || attempt == ATTEMPTS || self.has_ended() => {
                     return Put::Unclear(why);
                 }
-                Err(_) => std::thread::sleep(pause),
+                Err(_) => self.ended.pause(pause),
             }
             attempt += 1;
             pause *= 2;
@@ -355,17 +354,10 @@ impl Store {
     /// Removes what killed writers have left beside objects: a directory has files that were not
     /// renamed yet. Other stores remove it by themselves.
     pub(crate) fn sweep(&self, folder: &str) {
-        let Some(dir) = &self.dir else {
-            return;
-        };
-        let Ok(entries) = std::fs::read_dir(dir.join(folder)) else {
-            return;
-        };
-        for entry in entries.flatten() {
-            if entry.file_name().to_string_lossy().contains('#') {
-                // What cannot be removed costs space only.
-                let _ = std::fs::remove_file(entry.path());
-            }
+        if let Some(dir) = &self.dir {
+            let folder = dir.join(folder);
+            // What is not waited for costs space only.
+            let _ = self.ended.wait_for(move || directory::sweep(&folder));
         }
     }
 }

@@ -3,11 +3,14 @@
 
 use std::path::{Path as FilePath, PathBuf};
 use std::sync::Arc;
+#[cfg(feature = "cloud")]
+use std::time::Duration;
 
-use object_store::local::LocalFileSystem;
 use object_store::path::Path;
 use url::Url;
 
+use crate::directory::Directory;
+use crate::ended::Ended;
 use crate::error::{Error, Result};
 use crate::store::Store;
 
@@ -63,22 +66,50 @@ pub fn absolute(url: &str) -> Result<String> {
     text.map_err(|path| Error::Url(format!("{}: not UTF-8", path.display())))
 }
 
-/// Opens the store at a URL, or in a directory that is given as a path.
+/// Opens the store at a URL, or in a directory that is given as a path. Once `ended` says so, neither
+/// this nor the store waits any longer.
 ///
 /// # Errors
 /// The URL cannot be understood, or nothing is there.
-pub fn open(url: &str, place: Place, environment: &Environment) -> Result<Store> {
+pub fn open(url: &str, place: Place, environment: &Environment, ended: &Ended) -> Result<Store> {
+    let store = match path_of(url)? {
+        Some(path) => {
+            let opened = ended.wait_for(move || directory(&path, place))?;
+            opened?
+        }
+        None => remote(&parsed(url)?, environment)?,
+    };
+    Ok(store.ended_by(ended.clone()))
+}
+
+/// Whether this program can use stores of this kind; asks no store.
+///
+/// # Errors
+/// The URL cannot be understood, or means something that this program was built without.
+pub fn usable(url: &str) -> Result<()> {
+    match path_of(url)? {
+        Some(_) => Ok(()),
+        None => remote(&parsed(url)?, &environment()).map(drop),
+    }
+}
+
+/// The directory that a URL or a path means, if it means one.
+fn path_of(url: &str) -> Result<Option<PathBuf>> {
     if !url.contains("://") {
-        return directory(FilePath::new(url), place);
+        return Ok(Some(url.into()));
     }
-    let wrong = |why: &dyn std::fmt::Display| Error::Url(format!("{}: {why}", shown(url)));
-    let parsed = Url::parse(url).map_err(|e| wrong(&e))?;
-    if parsed.scheme() == "file" {
-        let path = parsed.to_file_path();
-        let path = path.map_err(|()| wrong(&"a file URL has three slashes: file:///directory"))?;
-        return directory(&path, place);
+    let parsed = parsed(url)?;
+    if parsed.scheme() != "file" {
+        return Ok(None);
     }
-    remote(&parsed, environment)
+    let path = parsed.to_file_path();
+    let why = "a file URL has three slashes: file:///directory";
+    path.map(Some)
+        .map_err(|()| Error::Url(format!("{}: {why}", shown(url))))
+}
+
+fn parsed(url: &str) -> Result<Url> {
+    Url::parse(url).map_err(|why| Error::Url(format!("{}: {why}", shown(url))))
 }
 
 fn directory(path: &FilePath, place: Place) -> Result<Store> {
@@ -90,9 +121,9 @@ fn directory(path: &FilePath, place: Place) -> Result<Store> {
     let dir: PathBuf = path
         .canonicalize()
         .map_err(Error::host("the directory of the backup"))?;
-    let files = LocalFileSystem::new_with_prefix(&dir);
+    let files = Directory::open(&dir);
     let files = files.map_err(|why| Error::store("cannot open", dir.display(), why))?;
-    let store = Store::new(Arc::new(files.with_fsync(true)), Path::default())?;
+    let store = Store::new(Arc::new(files), Path::default())?;
     Ok(store.in_dir(dir))
 }
 
@@ -109,7 +140,10 @@ fn remote(url: &Url, environment: &Environment) -> Result<Store> {
     let refused = |why| Error::store("cannot use", &shown, why);
     let store: Arc<dyn ObjectStore> = match scheme {
         ObjectStoreScheme::AmazonS3 => {
-            let builder = AmazonS3Builder::new().with_url(url.as_str());
+            let builder = AmazonS3Builder::new()
+                .with_client_options(client())
+                .with_retry(retry())
+                .with_url(url.as_str());
             let builder =
                 options(environment).fold(builder, |builder, (key, value)| match key.parse() {
                     Ok(key) => builder.with_config(key, value),
@@ -118,7 +152,10 @@ fn remote(url: &Url, environment: &Environment) -> Result<Store> {
             Arc::new(builder.build().map_err(refused)?)
         }
         ObjectStoreScheme::GoogleCloudStorage => {
-            let builder = GoogleCloudStorageBuilder::new().with_url(url.as_str());
+            let builder = GoogleCloudStorageBuilder::new()
+                .with_client_options(client())
+                .with_retry(retry())
+                .with_url(url.as_str());
             let builder =
                 options(environment).fold(builder, |builder, (key, value)| match key.parse() {
                     Ok(key) => builder.with_config(key, value),
@@ -127,7 +164,10 @@ fn remote(url: &Url, environment: &Environment) -> Result<Store> {
             Arc::new(builder.build().map_err(refused)?)
         }
         ObjectStoreScheme::MicrosoftAzure => {
-            let builder = MicrosoftAzureBuilder::new().with_url(url.as_str());
+            let builder = MicrosoftAzureBuilder::new()
+                .with_client_options(client())
+                .with_retry(retry())
+                .with_url(url.as_str());
             let builder =
                 options(environment).fold(builder, |builder, (key, value)| match key.parse() {
                     Ok(key) => builder.with_config(key, value),
@@ -138,6 +178,35 @@ fn remote(url: &Url, environment: &Environment) -> Result<Store> {
         _ => return Err(wrong(&"use file:///directory, s3://, gs:// or az://")),
     };
     Store::new(store, path)
+}
+
+/// Time for a connection to a store.
+#[cfg(feature = "cloud")]
+const CONNECT: Duration = Duration::from_secs(10);
+
+/// Time for a request with its answer. An object has up to 20 MiB, which a slow line takes a while for.
+#[cfg(feature = "cloud")]
+const REQUEST: Duration = Duration::from_secs(300);
+
+/// Time after which no further attempt of a request is begun; [`Store`] repeats what has failed then.
+#[cfg(feature = "cloud")]
+const RETRY: Duration = Duration::from_secs(30);
+
+/// How the connections of a store are, unless the environment says otherwise.
+#[cfg(feature = "cloud")]
+fn client() -> object_store::ClientOptions {
+    object_store::ClientOptions::new()
+        .with_connect_timeout(CONNECT)
+        .with_timeout(REQUEST)
+}
+
+#[cfg(feature = "cloud")]
+fn retry() -> object_store::RetryConfig {
+    object_store::RetryConfig {
+        max_retries: 3,
+        retry_timeout: RETRY,
+        ..object_store::RetryConfig::default()
+    }
 }
 
 /// The variables as the builders of stores name their options.
@@ -167,7 +236,9 @@ mod tests {
             ("ftp://host/x", "file:///directory"),
             ("://", "relative URL"),
         ] {
-            let why = open(url, Place::Find, &[]).err().map(|e| e.to_string());
+            let why = open(url, Place::Find, &[], &Ended::default())
+                .err()
+                .map(|e| e.to_string());
             assert!(
                 why.as_ref().is_some_and(|why| why.contains(told)),
                 "{why:?}"
@@ -186,7 +257,13 @@ mod tests {
         ] {
             assert_eq!(shown(url), text);
         }
-        let why = open("ftp://user:secret@host/x", Place::Find, &[]).err();
+        let why = open(
+            "ftp://user:secret@host/x",
+            Place::Find,
+            &[],
+            &Ended::default(),
+        )
+        .err();
         let why = why.unwrap().to_string();
         assert!(
             why.contains("ftp://host/x") && !why.contains("secret"),
@@ -198,7 +275,12 @@ mod tests {
     fn missing_directory_is_no_backup() {
         let dir = tempfile::tempdir().unwrap();
         let missing = dir.path().join("x");
-        let found = open(missing.to_str().unwrap(), Place::Find, &[]);
+        let found = open(
+            missing.to_str().unwrap(),
+            Place::Find,
+            &[],
+            &Ended::default(),
+        );
         assert!(matches!(found, Err(Error::NoBackup)));
     }
 }

@@ -294,7 +294,9 @@ impl Writer {
             .map(|found| format!("layers/{}", found.name))
             .collect();
         self.store.delete(&names)?;
-        self.store.sweep("layers");
+        for folder in ["layers", "gone", ""] {
+            self.store.sweep(folder);
+        }
         Ok((
             garbage.iter().map(|found| found.size).sum(),
             names.len() as u64,

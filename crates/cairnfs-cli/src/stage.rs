@@ -231,20 +231,26 @@ impl Stage {
     /// # Errors
     /// A fatal failure.
     pub fn check(&self) -> Result<(), Failure> {
-        const AT_ONCE: Timespec = Timespec {
-            tv_sec: 0,
-            tv_nsec: 0,
-        };
         match &self.end {
             End::Signal => interrupt::check(),
-            End::Caller(caller) => {
-                let mut asked = [PollFd::new(caller, PollFlags::IN | PollFlags::RDHUP)];
-                match poll(&mut asked, Some(&AT_ONCE)) {
-                    Ok(0) | Err(_) => Ok(()),
-                    Ok(_) => Err(interrupt::interrupted()),
-                }
-            }
+            End::Caller(caller) if has_left(caller) => Err(interrupt::interrupted()),
+            End::Caller(_) => Ok(()),
         }
+    }
+
+    /// Tells other threads, which may outlive this, whether the command was interrupted.
+    ///
+    /// # Errors
+    /// There is no descriptor left.
+    pub fn interruption(&self) -> Result<impl Fn() -> bool + Send + Sync + 'static, Failure> {
+        let caller = match &self.end {
+            End::Signal => None,
+            End::Caller(caller) => Some(caller.try_clone().explain("the connection")?),
+        };
+        Ok(move || match &caller {
+            None => interrupt::check().is_err(),
+            Some(caller) => has_left(caller),
+        })
     }
 
     /// Waits until standard input can be read.
@@ -257,6 +263,16 @@ impl Stage {
             End::Caller(caller) => interrupt::wait_beside(caller, &self.input),
         }
     }
+}
+
+/// Whether the process that was called has closed its connection.
+fn has_left(caller: &UnixStream) -> bool {
+    const AT_ONCE: Timespec = Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    let mut asked = [PollFd::new(caller, PollFlags::IN | PollFlags::RDHUP)];
+    poll(&mut asked, Some(&AT_ONCE)).is_ok_and(|ready| ready > 0)
 }
 
 fn own_streams() -> io::Result<Streams> {
@@ -285,8 +301,12 @@ mod tests {
     fn caller_that_is_gone_or_writes_no_more_interrupts() {
         let (stage, caller) = stage_of_caller(None);
         stage.check().unwrap();
+        let interrupted = stage.interruption().unwrap();
+        assert!(!interrupted());
         caller.shutdown(std::net::Shutdown::Write).unwrap();
         assert!(stage.check().is_err() && stage.wait_for_input().is_err());
+        drop(stage);
+        assert!(interrupted());
         let (stage, caller) = stage_of_caller(None);
         stage.wait_for_input().unwrap();
         drop(caller);

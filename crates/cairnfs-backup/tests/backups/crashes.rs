@@ -1,7 +1,7 @@
 //! Writers that end at every request, and stores that do all sorts of things.
 
 use cairnfs_backup::{
-    Error, Keep, PruneOptions, Shipped, Shipper, Store, Unwatched, WriterOptions, prune,
+    Ended, Error, Keep, PruneOptions, Shipped, Shipper, Store, Unwatched, WriterOptions, prune,
 };
 use jiff::tz::TimeZone;
 
@@ -166,8 +166,7 @@ fn a_checkpoint_that_gives_way_is_made_again() {
 fn a_store_that_does_not_answer_is_not_waited_for_when_the_work_shall_end() {
     let (objects, volume) = (Objects::default(), Volume::new("v", SIZE));
     let store = Arc::into_inner(objects.client(Trouble::Silence)).unwrap();
-    let ended = Arc::new(std::sync::atomic::AtomicBool::new(true));
-    let store = Arc::new(store.ended_by(ended));
+    let store = Arc::new(store.ended_by(Ended::when(|| true)));
     let refused = Shipper::open(store, &volume, options()).err();
     assert!(matches!(refused, Some(Error::Interrupted)), "{refused:?}");
 }

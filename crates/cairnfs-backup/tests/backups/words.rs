@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use cairnfs_backup::{Catalogue, Error, Place, Shipper, Unwatched, WriterOptions, open};
+use cairnfs_backup::{Catalogue, Ended, Error, Place, Shipper, Unwatched, WriterOptions, open};
 
 use crate::store::{Objects, Trouble};
 use crate::volume::Volume;
@@ -54,7 +54,7 @@ fn a_directory_holds_a_backup_and_its_leftovers_go() {
     let place = dir.path().join("a/b");
     let url = format!("file://{}", place.display());
     let volume = Volume::new("v", 100);
-    let store = Arc::new(open(&url, Place::Make, &[]).unwrap());
+    let store = Arc::new(open(&url, Place::Make, &[], &Ended::default()).unwrap());
     let mut shipper = Shipper::open(Arc::clone(&store), &volume, options()).unwrap();
     for round in 1..4 {
         volume.write(0, 50, round);
@@ -67,7 +67,7 @@ fn a_directory_holds_a_backup_and_its_leftovers_go() {
     let zone = jiff::tz::TimeZone::UTC;
     cairnfs_backup::prune(&store, &options, &zone, &Unwatched).unwrap();
     assert!(!leftover.exists());
-    let again = open(place.to_str().unwrap(), Place::Find, &[]).unwrap();
+    let again = open(place.to_str().unwrap(), Place::Find, &[], &Ended::default()).unwrap();
     assert_eq!(Catalogue::open(&again).unwrap().moments().len(), 3);
 }
 

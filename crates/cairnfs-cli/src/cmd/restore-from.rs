@@ -10,7 +10,7 @@ use cairnfs::refs::local_zone;
 use cairnfs_backup::{Error, Image, restore};
 use serde::Serialize;
 
-use crate::cmd::backup::{KeyArgs, Opened, Shown, failure, rate};
+use crate::cmd::backup::{AtArgs, KeyArgs, Opened, Shown, failure, interruption, rate};
 use crate::failure::{AnyError, shown};
 use crate::output::{self, local_time, utc_time};
 use crate::size::human;
@@ -26,7 +26,8 @@ Examples:
 NEW is a sparse file with the whole volume: all branches and snapshots. --at
 takes a time as references to snapshots do: 10:30 (the last time that clocks here
 showed that), 2026-01-31 (the end of that day), 2026-01-31T10:30:00Z, -90m; the
-last moment that is not later is restored. Without --at it is the newest one.
+last moment that is not later is restored. It also takes the number of a moment
+(`cairnfs backup list`). Without --at it is the newest one.
 
 The file gets its name when it is complete and durable. A restore that fails, or
 is interrupted or killed, leaves nothing (where the file system has no files
@@ -46,10 +47,8 @@ pub struct Args {
     /// The file to make
     #[arg(value_name = "NEW")]
     file: PathBuf,
-    /// The last moment that is not later than this: 10:30, 2026-01-31, -5m or now
-    /// [default: the newest one]
-    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
-    at: Option<String>,
+    #[command(flatten)]
+    at: AtArgs,
     #[command(flatten)]
     key: KeyArgs,
     /// Print a summary as JSON
@@ -75,14 +74,11 @@ struct Summary {
 /// Runs the command.
 pub fn run(args: &Args) -> Result<ExitCode, AnyError> {
     let (stage, begun, zone) = (Stage::own()?, Instant::now(), local_zone());
-    stage.defer_interrupts()?;
-    let wrong = |e: Error| match e {
-        Error::Interrupted => crate::interrupt::interrupted(),
-        e => failure(&args.url, &e),
-    };
+    let ended = interruption(&stage)?;
+    let wrong = |e: Error| failure(&args.url, &e);
     let file = WholeFile::make(&args.file, shown(&args.file), false, OTHERWISE)?;
-    let opened = Opened::open(&args.url, &args.key)?;
-    let moment = opened.moment(&args.url, args.at.as_deref(), &zone)?;
+    let opened = Opened::open(&args.url, &args.key, &ended)?;
+    let moment = args.at.moment(&opened, &args.url)?;
     let (store, seal) = (Arc::clone(&opened.store), Arc::clone(&opened.seal));
     let image = Image::open(store, seal, &opened.catalogue, &moment).map_err(wrong)?;
     let watch = Shown::new(&stage, "restoring", args.quiet || args.json);

@@ -46,10 +46,11 @@ fn a_moment_is_mounted_straight_from_the_store() {
     let list: serde_json::Value =
         serde_json::from_str(&place.ok(&["backup", "list", "--json", "b"])).unwrap();
     let first = list["moments"][0]["time"].as_str().unwrap();
+    let number = list["moments"][0]["number"].to_string();
 
     let then = place.beside("then");
     fs::create_dir(&then).unwrap();
-    for (at, text) in [(first, old.as_str()), ("latest", "new")] {
+    for (at, text) in [(first, old.as_str()), (&number, &old), ("now", "new")] {
         place.ok(&["mount", "--at", at, "b", "then"]);
         assert_eq!(fs::read_to_string(then.join("dir/f")).unwrap(), text);
         let refused = fs::write(then.join("g"), "x").unwrap_err();

@@ -208,7 +208,24 @@ fn wrong_places_and_words_are_told() {
         1,
         "no moment is kept",
     );
-    p.ok(&["restore-from", "b", "newest", "--at", "now"]);
+    for (name, at) in [("now", "now"), ("back", "-0s")] {
+        p.ok(&["restore-from", "b", name, "--at", at]);
+        p.ok(&["backup", "check", "b", "--at", at]);
+    }
+    let list = p.json(&["backup", "list", "--json", "b"]);
+    let number = list["moments"][0]["number"].to_string();
+    let restored = p.json(&["restore-from", "--json", "b", "newest", "--at", &number]);
+    assert_eq!(restored["moment"].to_string(), number);
+    let checked = p.json(&["backup", "check", "--json", "b", "--at", &number]);
+    assert_eq!(checked["checked_moment"].to_string(), number);
+    for command in [&["restore-from", "b", "new"][..], &["backup", "check", "b"]] {
+        p.fails(
+            &[command, &["--at", "999"]].concat(),
+            1,
+            "with the number 999",
+        );
+        p.fails(&[command, &["--at", "soon"]].concat(), 2, "or now");
+    }
     fs::remove_file(p.path("v.img")).unwrap();
     p.ok(&["mkfs", "--size", "64M", "v.img"]);
     p.fails(&["backup", "v.img", "b"], 1, "give another prefix");

@@ -8,7 +8,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::place::{Place, pattern};
@@ -168,6 +168,32 @@ fn interrupted_export_leaves_no_partial_file() {
         assert_eq!(fs::read(p.path("out/f")).unwrap(), b"old");
         assert_eq!(temporary(p.path("out")), 0);
     }
+}
+
+/// A request of the store that is not answered must not hold up the end.
+#[test]
+fn interrupted_backup_does_not_wait_for_its_store() {
+    let p = Place::with_volume();
+    fs::create_dir(p.path("b")).unwrap();
+    let root = p.path("b/cairnfs-backup.json");
+    mknodat(CWD, root, FileType::Fifo, Mode::RUSR, 0).unwrap();
+    for command in [
+        &["backup", "-q", "v.img", "b"][..],
+        &["backup", "check", "-q", "b"],
+        &["backup", "prune", "-q", "b"],
+        &["backup", "repair", "b"],
+        &["restore-from", "-q", "b", "new"],
+    ] {
+        let waits = |child: &Child| {
+            let tasks = fs::read_dir(format!("/proc/{}/task", child.id()));
+            let name = |task: &fs::DirEntry| fs::read_to_string(task.path().join("comm"));
+            let mut tasks = tasks.into_iter().flatten().flatten();
+            tasks.any(|task| name(&task).is_ok_and(|name| name == "store\n"))
+        };
+        let status = interrupt(&p, command, Signal::INT, waits, || {});
+        assert_eq!(status.signal(), Some(Signal::INT.as_raw()), "{status:?}");
+    }
+    assert!(p.ok(&["check", "v.img"]).contains("clean"));
 }
 
 /// An archive of the file `whole`, and of the file `f` without its last bytes.

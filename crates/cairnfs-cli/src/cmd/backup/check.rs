@@ -14,7 +14,7 @@ use cairnfs_backup::{
 use cairnfs_check::CheckOptions;
 use serde::Serialize;
 
-use super::{KeyArgs, Opened, Shown, failure};
+use super::{AtArgs, KeyArgs, Opened, Shown, failure, interruption};
 use crate::failure::{AnyError, Explain, Failure};
 use crate::output::{self, Progress, counted, local_time};
 use crate::size::human;
@@ -55,9 +55,8 @@ pub struct Args {
     /// Restore a moment drawn by lot, and check that
     #[arg(long, conflicts_with = "at")]
     drill: bool,
-    /// Check the moment of this time instead of the newest one
-    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
-    at: Option<String>,
+    #[command(flatten)]
+    at: AtArgs,
     #[command(flatten)]
     key: KeyArgs,
     /// Print as JSON
@@ -88,13 +87,13 @@ struct Json<'a> {
 /// Runs the command.
 pub fn run(args: &Args) -> Result<ExitCode, AnyError> {
     let wrong = |e: &Error| match e {
-        Error::Interrupted => crate::interrupt::interrupted(),
+        Error::Interrupted => failure(&args.url, e),
         _ if e.is_damage() => failure(&args.url, e).code(ERRORS),
         _ => failure(&args.url, e).code(OPERATIONAL),
     };
     let stage = Stage::own()?;
-    stage.defer_interrupts()?;
-    let opened = Opened::open(&args.url, &args.key).map_err(|f| f.code(OPERATIONAL))?;
+    let opened = Opened::open(&args.url, &args.key, &interruption(&stage)?);
+    let opened = opened.map_err(|f| f.code(OPERATIONAL))?;
     let watch = Shown::new(&stage, "reading", args.quiet || args.json);
     let report = check_store(
         &opened.store,
@@ -137,7 +136,7 @@ fn choose(args: &Args, opened: &Opened) -> Result<Moment, Failure> {
             return Ok(moment.clone());
         }
     }
-    opened.moment(&args.url, args.at.as_deref(), &local_zone())
+    args.at.moment(opened, &args.url)
 }
 
 /// Checks the image of a moment; returns what was found.

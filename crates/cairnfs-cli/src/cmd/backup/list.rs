@@ -4,6 +4,7 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use cairnfs::refs::local_zone;
+use cairnfs_backup::Ended;
 use serde::Serialize;
 
 use super::{Damaged, KeyArgs, Opened};
@@ -60,7 +61,7 @@ struct Row {
 
 /// Runs the command.
 pub fn run(args: &Args) -> Result<ExitCode, AnyError> {
-    let opened = Opened::open(&args.url, &KeyArgs::default())?;
+    let opened = Opened::open(&args.url, &KeyArgs::default(), &Ended::default())?;
     let catalogue = &opened.catalogue;
     let newest = catalogue.newest();
     let rows = catalogue.moments().iter().map(|moment| Row {

@@ -1,8 +1,9 @@
 //! `cairnfs backup`: stores moments of a volume in an object store, and takes care of them.
 //!
 //! Here is what its parts, `restore-from` and `mount --at` have in common: the URL, the key, progress
-//! and failures.
+//! and failures; [`at`] has which moment is meant.
 
+mod at;
 mod check;
 mod list;
 pub mod now;
@@ -15,14 +16,13 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::SystemTime;
 
-use cairnfs::Time;
-use cairnfs::refs::time_named;
-use cairnfs_backup::format::head::Moment;
-use cairnfs_backup::{Catalogue, Damage, Error, Key, Place, Seal, Store, Watch, environment};
-use jiff::tz::TimeZone;
+use cairnfs_backup::{
+    Catalogue, Damage, Ended, Error, Key, Place, Seal, Store, Watch, environment,
+};
 use serde::Serialize;
+
+pub use self::at::AtArgs;
 
 use crate::failure::{AnyError, Failure, io_text, shown};
 use crate::output::Progress;
@@ -154,6 +154,7 @@ fn passphrase(path: &std::path::Path) -> Result<String, Failure> {
 pub fn failure(url: impl Display, why: &Error) -> Failure {
     match why {
         Error::Engine(error) => Failure::engine(url, error),
+        Error::Interrupted => crate::interrupt::interrupted(),
         other => Failure::new(url, other),
     }
 }
@@ -173,8 +174,8 @@ impl Opened {
     ///
     /// # Errors
     /// There is none, the key does not fit, or the store fails.
-    pub fn open(url: &str, key: &KeyArgs) -> Result<Self, Failure> {
-        let store = open_store(url)?;
+    pub fn open(url: &str, key: &KeyArgs, ended: &Ended) -> Result<Self, Failure> {
+        let store = open_store(url, ended)?;
         let catalogue = Catalogue::open(&store).map_err(|e| failure(url, &e))?;
         for damage in catalogue.damage() {
             warn(&format!("{url}: {damage}{}", covered(damage)));
@@ -189,20 +190,6 @@ impl Opened {
             catalogue,
             seal: Arc::new(seal),
         })
-    }
-
-    /// The moment of a time; the newest one without it.
-    ///
-    /// # Errors
-    /// The time cannot be understood, or there is no such moment.
-    pub fn moment(&self, url: &str, at: Option<&str>, zone: &TimeZone) -> Result<Moment, Failure> {
-        let time = at.filter(|at| !["latest", "now"].contains(at)).map(|at| {
-            let now = Time::from(SystemTime::now());
-            time_named(at, now, zone).map_err(|e| Failure::new(at, e).code(2))
-        });
-        let time = time.transpose()?.map(SystemTime::from);
-        let moment = self.catalogue.moment_at(time);
-        moment.cloned().map_err(|e| failure(url, &e))
     }
 }
 
@@ -249,12 +236,21 @@ fn warn(text: &str) {
     let _ = writeln!(io::stderr(), "cairnfs: warning: {text}");
 }
 
+/// Ends the waits of a store when the command is interrupted, which is deferred.
+///
+/// # Errors
+/// There is no descriptor left.
+pub fn interruption(stage: &Stage) -> Result<Ended, Failure> {
+    stage.defer_interrupts()?;
+    Ok(Ended::when(stage.interruption()?))
+}
+
 /// The store at a URL that must have a backup.
 ///
 /// # Errors
 /// The URL cannot be used.
-fn open_store(url: &str) -> Result<Arc<Store>, Failure> {
-    let store = cairnfs_backup::open(url, Place::Find, &environment());
+fn open_store(url: &str, ended: &Ended) -> Result<Arc<Store>, Failure> {
+    let store = cairnfs_backup::open(url, Place::Find, &environment(), ended);
     store.map(Arc::new).map_err(|e| failure(url, &e))
 }
 

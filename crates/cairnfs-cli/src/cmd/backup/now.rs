@@ -11,7 +11,7 @@ use cairnfs_backup::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::{Shown, failure, passphrase, rate};
+use super::{Shown, failure, interruption, passphrase, rate};
 use crate::failure::{AnyError, Failure};
 use crate::output::{counted, local_time};
 use crate::raw_path;
@@ -95,13 +95,12 @@ pub fn writer_name(volume: &Path) -> String {
 /// Performs the command.
 pub fn perform(args: &Args, roots: &Roots<'_>) -> Result<u8, AnyError> {
     let (stage, begun) = (roots.stage(), Instant::now());
-    stage.defer_interrupts()?;
+    let ended = interruption(stage)?;
     let wrong = |why: &Error| match why {
-        Error::Interrupted => crate::interrupt::interrupted(),
         Error::Engine(error) => Failure::engine(args.volume.display(), error),
         other => failure(&args.url, other),
     };
-    let store = cairnfs_backup::open(&args.url, Place::Make, &args.environment);
+    let store = cairnfs_backup::open(&args.url, Place::Make, &args.environment, &ended);
     let store = Arc::new(store.map_err(|e| wrong(&e))?);
     let source = VolumeSource(roots.volume());
     let options = WriterOptions {

@@ -7,7 +7,7 @@ use cairnfs::refs::local_zone;
 use cairnfs_backup::{Keep, PruneOptions, Pruned, prune};
 use serde::Serialize;
 
-use super::{KeyArgs, Shown, failure, open_store};
+use super::{KeyArgs, Shown, failure, interruption, open_store};
 use crate::failure::AnyError;
 use crate::output::{self, counted, local_time};
 use crate::size::human;
@@ -85,8 +85,7 @@ struct Json {
 /// Runs the command.
 pub fn run(args: &Args) -> Result<ExitCode, AnyError> {
     let stage = Stage::own()?;
-    stage.defer_interrupts()?;
-    let store = open_store(&args.url)?;
+    let store = open_store(&args.url, &interruption(&stage)?)?;
     let options = PruneOptions {
         keep: Keep {
             last: args.keep_last,
@@ -104,7 +103,6 @@ pub fn run(args: &Args) -> Result<ExitCode, AnyError> {
     let pruned = prune(&store, &options, &local_zone(), &watch);
     drop(watch);
     let pruned = pruned.map_err(|e| match e {
-        cairnfs_backup::Error::Interrupted => crate::interrupt::interrupted(),
         e if e.is_lost() => {
             failure(&args.url, &e).hint("a backup was stored meanwhile: run the prune again")
         }

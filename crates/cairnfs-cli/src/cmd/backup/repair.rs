@@ -3,10 +3,10 @@
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use cairnfs_backup::{Error, Repaired, repair};
+use cairnfs_backup::{Repaired, repair};
 use serde::Serialize;
 
-use super::{Damaged, Shown, failure, open_store, unreachable};
+use super::{Damaged, Shown, failure, interruption, open_store, unreachable};
 use crate::failure::AnyError;
 use crate::output::{self, counted};
 use crate::stage::Stage;
@@ -52,11 +52,9 @@ struct Json<'a> {
 /// Runs the command.
 pub fn run(args: &Args) -> Result<ExitCode, AnyError> {
     let stage = Stage::own()?;
-    stage.defer_interrupts()?;
-    let store = open_store(&args.url)?;
+    let store = open_store(&args.url, &interruption(&stage)?)?;
     let watch = Shown::new(&stage, "repairing", true);
     let repaired = repair(&store, &watch).map_err(|e| match e {
-        Error::Interrupted => crate::interrupt::interrupted(),
         e if e.is_lost() => {
             failure(&args.url, &e).hint("a backup was stored meanwhile: run the repair again")
         }

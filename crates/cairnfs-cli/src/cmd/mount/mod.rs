@@ -157,7 +157,8 @@ pub struct Args {
     detached: bool,
     #[command(flatten)]
     moment: moment::MomentArgs,
-    /// Image file or block device; with --at, the URL of a backup; not needed with -o remount
+    /// Image file or block device; with --at, the URL of a backup, of which that moment is mounted
+    /// read-only; not needed with -o remount
     volume: PathBuf,
     /// Directory to mount on
     dir: Option<PathBuf>,
@@ -201,7 +202,7 @@ fn mount(args: &Args) -> Result<(), Failure> {
     };
     check_cache(&options).map_err(|text| Failure(EXIT_USAGE, text))?;
     carrier::check(&options).map_err(|text| Failure(EXIT_USAGE, text))?;
-    if args.moment.at.is_some() {
+    if args.moment.is_given() {
         return mount_moment(args, dir, options);
     }
     let volume = find_volume(args)?;

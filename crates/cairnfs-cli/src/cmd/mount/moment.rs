@@ -6,22 +6,19 @@ use std::path::Path;
 use std::sync::Arc;
 
 use cairnfs::fs::FileSystem;
-use cairnfs::refs::local_zone;
-use cairnfs_backup::{Cache, Fetch, Image, MomentDevice};
+use cairnfs_backup::{Cache, Ended, Fetch, Image, MomentDevice};
 use cairnfs_fuse::MountOptions;
 use cairnfs_fuse::options::parse_size;
 
 use super::{Failure, failed, opening};
-use crate::cmd::backup::{KeyArgs, Opened, failure};
+use crate::cmd::backup::{AtArgs, KeyArgs, Opened, failure};
 use crate::failure::shown;
 
 /// A moment of a backup.
 #[derive(Debug, clap::Args)]
 pub(super) struct MomentArgs {
-    /// Mount the moment of this time read-only from a backup, whose URL stands for VOLUME: a time
-    /// as for `restore-from`, or latest or now
-    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
-    pub at: Option<String>,
+    #[command(flatten)]
+    at: AtArgs,
     /// Bytes of the temporary file, in TMPDIR, for what was read of the backup
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "1G", requires = "at")]
     store_cache: u64,
@@ -30,35 +27,34 @@ pub(super) struct MomentArgs {
 }
 
 impl MomentArgs {
+    /// Whether a moment is to be mounted, read-only, from a backup, whose URL stands for the volume.
+    pub fn is_given(&self) -> bool {
+        self.at.is_given()
+    }
+
     /// The options again, for the daemon.
     pub fn words(&self) -> std::io::Result<Vec<std::ffi::OsString>> {
-        let Some(at) = &self.at else {
-            return Ok(Vec::new());
-        };
-        let mut words: Vec<std::ffi::OsString> = vec!["--at".into(), at.into()];
+        let mut words: Vec<std::ffi::OsString> = self.at.words().collect();
+        if words.is_empty() {
+            return Ok(words);
+        }
         words.extend(["--store-cache".into(), self.store_cache.to_string().into()]);
         words.extend(self.key.words()?);
         Ok(words)
     }
 
     /// Opens it.
-    pub fn open(
-        &self,
-        at: &str,
-        url: &Path,
-        options: &MountOptions,
-    ) -> Result<Arc<FileSystem>, Failure> {
+    pub fn open(&self, url: &Path, options: &MountOptions) -> Result<Arc<FileSystem>, Failure> {
         let told = |f: crate::failure::Failure| failed(opening::in_line(&f));
         let name = shown(url);
         let Some(url) = url.to_str() else {
             return Err(failed(format_args!("{name}: not UTF-8")));
         };
-        let opened = Opened::open(url, &self.key).map_err(told)?;
+        let opened = Opened::open(url, &self.key, &Ended::default()).map_err(told)?;
         if !opened.seal.opens() {
             return Err(told(failure(url, &cairnfs_backup::Error::Sealed)));
         }
-        let moment = opened.moment(url, Some(at), &local_zone());
-        let moment = moment.map_err(told)?;
+        let moment = self.at.moment(&opened, url).map_err(told)?;
         let (store, seal) = (Arc::clone(&opened.store), Arc::clone(&opened.seal));
         let image = Image::open(store, seal, &opened.catalogue, &moment);
         let cache = Cache::new(self.store_cache, None);

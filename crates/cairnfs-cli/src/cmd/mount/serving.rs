@@ -37,9 +37,9 @@ pub(super) fn serve(
         std::panic::set_hook(Box::new(|info| tracing::error!("{info}")));
     }
     let name = volume.display();
-    let opened = match &args.moment.at {
-        Some(at) => Ok(args.moment.open(at, volume, options)?),
-        None => opening::open(volume, options),
+    let opened = match args.moment.is_given() {
+        true => Ok(args.moment.open(volume, options)?),
+        false => opening::open(volume, options),
     };
     let fs = match opened {
         Err(opening::Unopened::InUse(why)) if args.detached => {
@@ -90,7 +90,7 @@ fn serve_all(
     let house = Arc::new(house.with_backup(orders.clone()));
     house.mount_first(dir)?;
     let alone = !open.get().is_read_only();
-    if args.moment.at.is_none() {
+    if !args.moment.is_given() {
         match Desk::open(volume, alone, Arc::clone(&house)) {
             Ok(open) => *desk = Some(open),
             Err(error) => {

@@ -16,7 +16,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use cairnfs_backup::{Error, NewKey, Place, Watch, environment};
+use cairnfs_backup::{Ended, Error, NewKey, Watch};
 use cairnfs_fuse::ops::AskBackup;
 use cairnfs_fuse::{MountOptions, Sessions};
 
@@ -61,6 +61,14 @@ struct Ending {
     soon: AtomicBool,
 }
 
+impl Ending {
+    /// The same for a store.
+    fn ended(&self) -> Ended {
+        let at_once = Arc::clone(&self.at_once);
+        Ended::when(move || at_once.load(Ordering::Relaxed))
+    }
+}
+
 impl Watch for Ending {
     fn go_on(&self) -> cairnfs_backup::Result<()> {
         match self.at_once.load(Ordering::Relaxed) {
@@ -91,11 +99,10 @@ pub(super) fn check(options: &MountOptions) -> Result<(), String> {
     if let Some(Err(why)) = recipient.map(|key| key.encryption()) {
         return Err(format!("mount option backup-recipient: {why}"));
     }
-    let url = options.backup.as_ref();
-    match url.map(|url| cairnfs_backup::open(url, Place::Find, &environment())) {
-        Some(Err(why @ Error::Url(_))) => Err(format!("mount option backup: {why}")),
-        // What is not there yet, or does not answer, may do so later.
-        _ => Ok(()),
+    let usable = options.backup.as_deref().map(cairnfs_backup::usable);
+    match usable {
+        Some(Err(why)) => Err(format!("mount option backup: {why}")),
+        Some(Ok(())) | None => Ok(()),
     }
 }
 

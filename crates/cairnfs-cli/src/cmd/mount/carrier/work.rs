@@ -128,8 +128,8 @@ impl Work {
     }
 
     fn open_backup(&self, source: &VolumeSource<'_>) -> cairnfs_backup::Result<Shipper> {
-        let store = cairnfs_backup::open(&self.url, Place::Make, &environment())?;
-        let store = store.ended_by(Arc::clone(&self.orders.ending.at_once));
+        let ended = self.orders.ending.ended();
+        let store = cairnfs_backup::open(&self.url, Place::Make, &environment(), &ended)?;
         let options = WriterOptions {
             name: writer_name(&self.path),
             new_key: self.recipient.clone().map(NewKey::Recipient),
