@@ -181,12 +181,12 @@ struct cairnfs_publish_options {
   uint32_t flags;
   // The base: the name of the branch that gets the changes; or null for main.
   const char *onto;
-  // Paths at and below which the base's state is taken in a conflict. Of several paths above a
+  // Paths at and below which what is in conflict is taken from the base. Of several paths above a
   // conflict the deepest decides, and this list before the other.
   const char *const *ours;
   // Their number.
   size_t ours_count;
-  // Paths at and below which the branch's state is taken, likewise.
+  // Paths at and below which it is taken from the branch, likewise.
   const char *const *theirs;
   // Their number.
   size_t theirs_count;

@@ -162,12 +162,12 @@ pub struct cairnfs_publish_options {
     pub flags: u32,
     /// The base: the name of the branch that gets the changes; or null for main.
     pub onto: *const c_char,
-    /// Paths at and below which the base's state is taken in a conflict. Of several paths above a
+    /// Paths at and below which what is in conflict is taken from the base. Of several paths above a
     /// conflict the deepest decides, and this list before the other.
     pub ours: *const *const c_char,
     /// Their number.
     pub ours_count: usize,
-    /// Paths at and below which the branch's state is taken, likewise.
+    /// Paths at and below which it is taken from the branch, likewise.
     pub theirs: *const *const c_char,
     /// Their number.
     pub theirs_count: usize,

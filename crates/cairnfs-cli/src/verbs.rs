@@ -75,6 +75,17 @@ impl Verb {
         }
     }
 
+    /// Checks the arguments as far as their declaration does not.
+    ///
+    /// # Errors
+    /// What is wrong with them.
+    fn check(&self) -> Result<(), Failure> {
+        match self {
+            Verb::Drop(args) => drop::check(args),
+            _ => Ok(()),
+        }
+    }
+
     /// Performs the command on an open volume; returns its exit code.
     ///
     /// # Errors
@@ -155,6 +166,7 @@ fn with_files(verb: &Verb) -> Result<u8, AnyError> {
 
 /// Has the command performed by the daemon that has the volume open, or opens it.
 fn work(verb: &Verb, stage: &Stage) -> Result<u8, AnyError> {
+    verb.check()?;
     let named = Named::find(verb.volume())?;
     let alone = || {
         let error = match Roots::open(&named.volume, verb.access(), stage) {

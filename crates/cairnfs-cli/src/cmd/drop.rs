@@ -71,23 +71,30 @@ struct JsonFailure {
     why: String,
 }
 
+/// Checks the arguments, before the volume is opened: an opening for writing frees what was dropped.
+///
+/// # Errors
+/// Nothing is named, and there is nothing to wait for.
+pub fn check(args: &Args) -> Result<(), Failure> {
+    if !args.references.is_empty() || args.wait {
+        return Ok(());
+    }
+    let volume = shown(&args.volume);
+    let word = word(&volume);
+    let failure = Failure::new(
+        volume,
+        "no snapshot or branch is named, so nothing is dropped",
+    );
+    Err(failure
+        .hint(format_args!(
+            "name some: cairnfs drop {word} NAME; to see all: cairnfs log {word}; to wait for the \
+             space of what was dropped before: cairnfs drop --wait {word}"
+        ))
+        .code(2))
+}
+
 /// Performs the command.
 pub fn perform(args: &Args, roots: &Roots<'_>) -> Result<u8, AnyError> {
-    if args.references.is_empty() && !args.wait {
-        let volume = shown(&args.volume);
-        let word = word(&volume);
-        let failure = Failure::new(
-            volume,
-            "no snapshot or branch is named, so nothing is dropped",
-        );
-        return Err(failure
-            .hint(format_args!(
-                "name some: cairnfs drop {word} NAME; to see all: cairnfs log {word}; to wait for the \
-                 space of what was dropped before: cairnfs drop --wait {word}"
-            ))
-            .code(2)
-            .into());
-    }
     if args.wait {
         roots.stage().defer_interrupts()?;
     }

@@ -383,7 +383,7 @@ fn branches_are_made_changed_published_and_dropped() {
     );
     p.fails(&["drop", "v.img", "old", "a"], 1, "no such branch");
     p.fails(&["drop", "v.img", "main"], 1, "main");
-    p.fails(&["drop", "v.img"], 2, "REF");
+    p.fails(&["drop", "v.img"], 2, "cairnfs drop v.img NAME");
     let log = p.json(&["log", "--json", "v.img"]);
     let names = log["roots"].as_array().unwrap().iter();
     let names: Vec<&str> = names.filter_map(|r| r["name"].as_str()).collect();
