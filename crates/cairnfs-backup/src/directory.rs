@@ -106,11 +106,10 @@ impl Staged {
                 Err(Errno::EXIST) => continue,
                 opened => File::from(opened?),
             };
-            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-                // A sweep has found it before it was locked.
-                Err(Errno::WOULDBLOCK) => continue,
-                // Without locks a sweep removes nothing.
-                Ok(()) | Err(_) => {}
+            // A sweep may have found it before it was locked, or removed it. Where there are no locks, it
+            // removes nothing.
+            if flock(&file, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK) {
+                continue;
             }
             if file.metadata()?.nlink() > 0 {
                 let name = Some(name);

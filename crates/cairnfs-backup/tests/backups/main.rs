@@ -12,6 +12,7 @@
 mod crashes;
 mod heads;
 mod hostile;
+mod refused;
 mod scale;
 mod sealed;
 mod steps;

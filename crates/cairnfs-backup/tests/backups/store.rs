@@ -34,10 +34,50 @@ pub enum Trouble {
     EndsAt(u64, bool),
     /// No request gets an answer.
     Silence,
+    /// Requests are refused.
+    Refuses(Refusal),
     /// Each head that is not there is made up when it is read.
     Endless,
     /// All sorts, as the state of a generator of random numbers says.
     Random(u64),
+}
+
+/// Why a store refuses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refusal {
+    /// Credentials have expired.
+    Expired,
+    /// They do not permit it.
+    Denied,
+    /// There is no such bucket.
+    NoBucket,
+    /// There is no space for what is put.
+    Full,
+}
+
+impl Refusal {
+    fn error(self, path: &Path) -> Error {
+        let path = path.to_string();
+        let source = "refused".into();
+        match self {
+            Self::Expired => Error::Unauthenticated { path, source },
+            Self::Denied => Error::PermissionDenied { path, source },
+            Self::NoBucket => Error::NotFound { path, source },
+            Self::Full => Error::Generic {
+                store: "simulated",
+                source: std::io::Error::from(std::io::ErrorKind::StorageFull).into(),
+            },
+        }
+    }
+}
+
+/// What goes wrong from now on.
+pub struct Changeable(Arc<Client>);
+
+impl Changeable {
+    pub fn set(&self, trouble: Trouble) {
+        self.0.own.lock().trouble = trouble;
+    }
 }
 
 type Hook = Box<dyn FnOnce() + Send>;
@@ -69,8 +109,21 @@ impl Objects {
         self.watched(Trouble::None, at, Some(Box::new(hook)))
     }
 
+    /// A store whose trouble begins and ends.
+    pub fn changeable(&self) -> (Arc<Store>, Changeable) {
+        let client = self.connect(Trouble::None, 0, None);
+        let store = Store::new(client.clone(), Path::from("prefix")).unwrap();
+        (Arc::new(store.without_pauses()), Changeable(client))
+    }
+
     fn watched(&self, trouble: Trouble, at: u64, hook: Option<Hook>) -> Arc<Store> {
-        let client = Client {
+        let client = self.connect(trouble, at, hook);
+        let store = Store::new(client, Path::from("prefix")).unwrap();
+        Arc::new(store.without_pauses())
+    }
+
+    fn connect(&self, trouble: Trouble, at: u64, hook: Option<Hook>) -> Arc<Client> {
+        Arc::new(Client {
             objects: self.clone(),
             own: Mutex::new(Own {
                 trouble,
@@ -78,9 +131,7 @@ impl Objects {
                 hook_at: at,
                 hook,
             }),
-        };
-        let store = Store::new(Arc::new(client), Path::from("prefix")).unwrap();
-        Arc::new(store.without_pauses())
+        })
     }
 
     /// Others with the same contents.
@@ -215,7 +266,7 @@ impl Client {
         self.late();
         let requests = own.requests;
         match &mut own.trouble {
-            Trouble::None | Trouble::Silence | Trouble::Endless => Fate::Done,
+            Trouble::None | Trouble::Silence | Trouble::Endless | Trouble::Refuses(_) => Fate::Done,
             Trouble::EndsAt(at, effect) if *at == requests && *effect => Fate::DoneWithoutAnswer,
             Trouble::EndsAt(at, _) if *at <= requests => Fate::Refused,
             Trouble::EndsAt(..) => Fate::Done,
@@ -241,6 +292,15 @@ impl Client {
         drop(world);
         for (_, path, bytes, create) in due {
             self.objects.put_now(&path, &bytes, create).ok();
+        }
+    }
+
+    /// Fails if the store refuses all requests.
+    fn admit(&self, path: &Path) -> Result<()> {
+        match self.own.lock().trouble {
+            Trouble::Refuses(Refusal::Full) => Ok(()),
+            Trouble::Refuses(refusal) => Err(refusal.error(path)),
+            _ => Ok(()),
         }
     }
 
@@ -298,6 +358,9 @@ impl ObjectStore for Client {
         put: PutPayload,
         options: PutOptions,
     ) -> Result<PutResult> {
+        if let Trouble::Refuses(refusal) = self.own.lock().trouble {
+            return Err(refusal.error(path));
+        }
         let bytes = Bytes::from(put);
         let create = options.mode == PutMode::Create;
         let fate = self.fate();
@@ -346,6 +409,7 @@ impl ObjectStore for Client {
         if self.own.lock().trouble == Trouble::Silence {
             return std::future::pending().await;
         }
+        self.admit(path)?;
         if self.own.lock().trouble == Trouble::Endless && path.as_ref().contains("heads/") {
             let made_up = Bytes::from_static(b"made up");
             self.objects.put_now(path, &made_up, true).ok();
@@ -383,6 +447,9 @@ impl ObjectStore for Client {
     }
 
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
+        if let Err(why) = self.admit(&Path::default()) {
+            return futures_util::stream::iter([Err(why)]).boxed();
+        }
         match self.fate() {
             Fate::Refused | Fate::DoneWithoutAnswer => {
                 return futures_util::stream::iter([Err(failed())]).boxed();

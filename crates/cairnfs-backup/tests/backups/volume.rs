@@ -40,6 +40,8 @@ struct State {
     blocks: Blocks,
     made: u64,
     shipped: Option<(String, Blocks)>,
+    /// The time of checkpoints, in seconds since 1970; `None`: an hour for each.
+    clock: Option<i64>,
     /// How many further checkpoints give way when they are read.
     giving_way: u64,
     /// Every checkpoint that was ever made: what its moment must be.
@@ -90,6 +92,11 @@ impl Volume {
         state
             .blocks
             .retain(|block, _| *block < start || *block >= start + count);
+    }
+
+    /// Further checkpoints are of this time.
+    pub fn set_clock(&self, seconds: i64) {
+        self.state.borrow_mut().clock = Some(seconds);
     }
 
     /// That many further checkpoints give way when they are read.
@@ -144,11 +151,19 @@ impl Source for Volume {
         state.all.insert(id.clone(), blocks.clone());
         Ok(Box::new(Frozen {
             volume: self,
-            time: SystemTime::UNIX_EPOCH + Duration::from_secs(state.made * 3600),
+            time: time(state.clock.unwrap_or(state.made as i64 * 3600)),
             id,
             before: before.map(|(_, blocks)| blocks),
             blocks,
         }))
+    }
+}
+
+fn time(seconds: i64) -> SystemTime {
+    let distance = Duration::from_secs(seconds.unsigned_abs());
+    match seconds < 0 {
+        true => SystemTime::UNIX_EPOCH - distance,
+        false => SystemTime::UNIX_EPOCH + distance,
     }
 }
 
