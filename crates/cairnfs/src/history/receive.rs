@@ -192,7 +192,7 @@ impl Receiving {
             Record::Create(raw) => self.create(&raw),
             Record::Change(raw) => self.change(&raw),
             Record::Xattr { ino, name, value } => {
-                let here = self.to_fill(ino)?;
+                let here = self.filling(ino)?;
                 self.graft.set_xattr(here, name, value)
             }
             Record::Data { ino, offset, bytes } => match self.link.take() {
@@ -200,12 +200,12 @@ impl Receiving {
                     .graft
                     .create(&link_here(&link, self.here(ino)?), Some(bytes)),
                 None => {
-                    let here = self.to_fill(ino)?;
+                    let here = self.filling(ino)?;
                     self.graft.write(here, offset, bytes)
                 }
             },
             Record::Zero { ino, offset, len } => {
-                let here = self.to_fill(ino)?;
+                let here = self.filling(ino)?;
                 self.graft.zero(here, offset, len)
             }
             Record::Unlink { dir, ino, name } => {
@@ -220,7 +220,7 @@ impl Receiving {
 
     /// The number here of an inode whose contents or extended attributes follow. Without a record of
     /// its attributes these stay as they are, which the changes to come would not leave them.
-    fn to_fill(&mut self, ino: u64) -> Result<u64> {
+    fn filling(&mut self, ino: u64) -> Result<u64> {
         let here = self.here(ino)?;
         // Those of the root directory were noted before anything was done.
         if self.settled != ino && ino != ROOT_INO {
