@@ -11,6 +11,7 @@ use zerocopy::little_endian::{U32, U64};
 use crate::error::{Error, Result};
 use crate::format::ROOT_INO;
 use crate::format::received::{RECEIVED, RawReceived, Received};
+use crate::format::root::refused_root_name;
 use crate::format::stream::{RawBegin, RawStreamInode, Record};
 use crate::fs::FileSystem;
 use crate::history::frozen::Frozen;
@@ -33,8 +34,10 @@ pub fn receive(fs: &Arc<FileSystem>, from: impl Read, name: Option<&str>) -> Res
         Some(name) => name.to_owned(),
         None => refs::received_name(&roots, fs.core().now()),
     };
-    refs::check_given(&name)?;
     // Refused before anything is read; decided again at the end.
+    if let Some(why) = refused_root_name(&name) {
+        return Err(Error::Invalid(why));
+    }
     if roots.iter().any(|root| root.name.as_ref() == Some(&name)) {
         return Err(Error::Exists);
     }
@@ -189,7 +192,7 @@ impl Receiving {
             Record::Create(raw) => self.create(&raw),
             Record::Change(raw) => self.change(&raw),
             Record::Xattr { ino, name, value } => {
-                let here = self.filled(ino)?;
+                let here = self.filling(ino)?;
                 self.graft.set_xattr(here, name, value)
             }
             Record::Data { ino, offset, bytes } => match self.link.take() {
@@ -197,12 +200,12 @@ impl Receiving {
                     .graft
                     .create(&link_here(&link, self.here(ino)?), Some(bytes)),
                 None => {
-                    let here = self.filled(ino)?;
+                    let here = self.filling(ino)?;
                     self.graft.write(here, offset, bytes)
                 }
             },
             Record::Zero { ino, offset, len } => {
-                let here = self.filled(ino)?;
+                let here = self.filling(ino)?;
                 self.graft.zero(here, offset, len)
             }
             Record::Unlink { dir, ino, name } => {
@@ -217,7 +220,7 @@ impl Receiving {
 
     /// The number here of an inode whose contents or extended attributes follow. Without a record of
     /// its attributes these stay as they are, which the changes to come would not leave them.
-    fn filled(&mut self, ino: u64) -> Result<u64> {
+    fn filling(&mut self, ino: u64) -> Result<u64> {
         let here = self.here(ino)?;
         // Those of the root directory were noted before anything was done.
         if self.settled != ino && ino != ROOT_INO {

@@ -1,10 +1,12 @@
 //! Streams with valid checksums that ask for what no tree can be.
 
+use zerocopy::IntoBytes;
+
 use super::target::{MemoryTree, inode, sound};
 use crate::error::Error;
 use crate::format::item::{S_IFCHR, S_IFDIR, S_IFLNK, S_IFREG};
-use crate::format::stream::{Chain, MAX_PAYLOAD, RawBegin, Record, STREAM_VERSION};
-use crate::format::{MAX_FILE_SIZE, ROOT_INO};
+use crate::format::stream::{Chain, MAX_PAYLOAD, RawBegin, RawOrigin, Record, STREAM_VERSION};
+use crate::format::{MAX_COUNTER, MAX_FILE_SIZE, ROOT_INO};
 use crate::stream::{MOST_LEVELS, StreamWriter};
 
 fn receive(records: &[Record<'_>]) -> Result<MemoryTree, Error> {
@@ -237,6 +239,36 @@ fn streams_that_no_tree_can_be_are_refused() {
     ];
     assert!(receive(&fine).is_ok());
     assert!(receive(&[file(20), Record::Remove { ino: 20 }]).is_ok());
+}
+
+/// Origins are of streams of the second version, come before inodes, and have numbers that volumes
+/// can have.
+#[test]
+fn origins_out_of_place_are_refused() {
+    let origin = |first: u64, len: u64| RawOrigin {
+        uuid: [7; 16],
+        first: first.into(),
+        sent: 20.into(),
+        len: len.into(),
+    };
+    let sound = origin(16, 10);
+    let refused = receive_raw(12, sound.as_bytes());
+    assert!(refused.contains("later version"), "{refused}");
+    for (first, len) in [(16, 0), (MAX_COUNTER, 1), (16, u64::MAX)] {
+        let refused = receive_raw(12, origin(first, len).as_bytes());
+        assert!(refused.contains("made as"), "{refused}");
+    }
+    let after = |records: &[Record<'_>]| {
+        let begin = RawBegin::default();
+        let mut writer = StreamWriter::new(Vec::new(), begin, &[sound]).unwrap();
+        for record in records {
+            writer.put(record).unwrap();
+        }
+        MemoryTree::received(&writer.finish().unwrap(), &MemoryTree::default())
+    };
+    assert!(after(&[Record::Origin(sound), file(20), link(ROOT_INO, 20, b"a")]).is_ok());
+    let late = after(&[file(20), Record::Origin(sound), link(ROOT_INO, 20, b"a")]);
+    assert!(matches!(late, Err(Error::Stream(_))), "{late:?}");
 }
 
 /// The way up is bounded, so a chain of directories cannot make each of its links more expensive.
