@@ -11,7 +11,6 @@ use zerocopy::little_endian::{U32, U64};
 use crate::error::{Error, Result};
 use crate::format::ROOT_INO;
 use crate::format::received::{RECEIVED, RawReceived, Received};
-use crate::format::root::refused_root_name;
 use crate::format::stream::{RawBegin, RawStreamInode, Record};
 use crate::fs::FileSystem;
 use crate::history::frozen::Frozen;
@@ -34,10 +33,8 @@ pub fn receive(fs: &Arc<FileSystem>, from: impl Read, name: Option<&str>) -> Res
         Some(name) => name.to_owned(),
         None => refs::received_name(&roots, fs.core().now()),
     };
+    refs::check_given(&name)?;
     // Refused before anything is read; decided again at the end.
-    if let Some(why) = refused_root_name(&name) {
-        return Err(Error::Invalid(why));
-    }
     if roots.iter().any(|root| root.name.as_ref() == Some(&name)) {
         return Err(Error::Exists);
     }
