@@ -153,12 +153,7 @@ impl House {
     fn permitted(&self, wanted: &Wanted) -> Result<Permit, NotPermitted> {
         let options = self.options_of(wanted).map_err(NotPermitted::Refused)?;
         let opened = opening::open_root(&self.open.get(), &self.volume, &options);
-        let (root, opened) =
-            opened.map_err(|Failure(_, text)| match self.sessions.check(None) {
-                // The volume may have been closed before this opened the root.
-                Err(NotAdded::Closed) => NotPermitted::Closing,
-                _ => NotPermitted::Refused(text),
-            })?;
+        let (root, opened) = opened.map_err(|Failure(_, text)| NotPermitted::Refused(text))?;
         let is_branch = root.root_info().is_some_and(|info| info.writable);
         if self.open.get().is_read_only() && is_branch && !options.read_only {
             return Err(NotPermitted::Refused(format!(
