@@ -1,7 +1,7 @@
 //! Streams that a small volume receives as snapshots, and what must hold of it afterwards.
 //!
-//! The volume has the snapshot that the changes of a sound stream build on. Streams are arbitrary
-//! bytes, or the frames of sound ones changed, with checksums that are valid again.
+//! The volume has the snapshots that the changes of sound streams build on. Some of these come from a
+//! volume that has itself received a part of its files. Streams are arbitrary bytes, or the frames of sound ones changed, with checksums that are valid again.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -48,8 +48,9 @@ pub type Frame = (u8, Vec<u8>);
 /// A volume that receives, and sound streams that it can receive.
 pub struct Ground {
     image: Image,
-    /// A whole tree, and the changes from a snapshot that the volume has.
-    pub streams: [Vec<u8>; 2],
+    /// A whole tree, and the changes from a snapshot that the volume has; the same of the volume that
+    /// sends on.
+    pub streams: [Vec<u8>; 4],
     roots: usize,
 }
 
@@ -78,6 +79,21 @@ fn change(volume: &Volume) -> Result<()> {
     volume.snapshot("later")
 }
 
+/// A volume receives the stream of a snapshot and changes a branch of it: a stream of a first state, and
+/// of a second one all, and the changes from the first.
+fn relay(base: &[u8]) -> Result<(Vec<u8>, [Vec<u8>; 2])> {
+    let volume = options().size(SIZE).in_memory()?;
+    volume.receive(base, Some("base"))?;
+    let work = volume.open_branch("base")?.branch("work")?;
+    work.write("own", "made where it was received")?;
+    work.write("dir/large", vec![9; 30_000])?;
+    work.snapshot("relayed")?;
+    change(&work)?;
+    let sent = |from| volume.send(Vec::new(), "later", from);
+    let first = volume.send(Vec::new(), "relayed", None)?;
+    Ok((first, [sent(None)?, sent(Some("relayed"))?]))
+}
+
 /// Makes the volume and the streams.
 pub fn ground() -> Ground {
     let sender = options().size(SIZE).in_memory().unwrap();
@@ -86,15 +102,17 @@ pub fn ground() -> Ground {
     change(&sender).unwrap();
     let whole = sender.send(Vec::new(), "later", None).unwrap();
     let changes = sender.send(Vec::new(), "later", Some("base")).unwrap();
+    let (relayed, [sent_on, changed_on]) = relay(&base).unwrap();
     let device = Arc::new(MemoryDevice::new(SIZE));
     let receiver = options().create_device(device.clone()).unwrap();
     receiver.receive(&base[..], Some("base")).unwrap();
+    receiver.receive(&relayed[..], Some("relayed")).unwrap();
     receiver.close().unwrap();
     let image = copy(&*device);
     let roots = reopened(&image).unwrap();
     Ground {
         image,
-        streams: [whole, changes],
+        streams: [whole, changes, sent_on, changed_on],
         roots,
     }
 }

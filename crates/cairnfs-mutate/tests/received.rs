@@ -30,7 +30,8 @@ fn changed_streams_leave_a_snapshot_or_nothing() {
     let mut accepted = 0;
     for seed in 0..count {
         let mut random = Random::new(seed);
-        let mut changed = frames(&ground.streams[seed as usize % 2]);
+        let stream = &ground.streams[seed as usize % ground.streams.len()];
+        let mut changed = frames(stream);
         for _ in 0..1 + random.below(3) {
             mutate(&mut changed, &mut random);
         }
