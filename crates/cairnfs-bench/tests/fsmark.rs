@@ -189,7 +189,7 @@ fn every_workload_has_help_with_examples() {
             .get_subcommands()
             .filter(|c| c.get_name() != "help")
             .count(),
-        10
+        11
     );
     for workload in command.get_subcommands().filter(|c| c.get_name() != "help") {
         let examples = workload.get_after_help().unwrap().to_string();
