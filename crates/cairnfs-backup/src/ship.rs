@@ -128,8 +128,8 @@ impl Shipper {
         &self.writer
     }
 
-    /// Stores the volume's present state. [`Self::tidy`] is to be called afterwards: the moment is stored
-    /// before that, and whoever waits for it need not wait for what follows.
+    /// Stores the volume's present state. When this returns, the moment is complete in the store. Call
+    /// [`Self::tidy`] afterwards; callers that wait for the moment do not have to wait for that.
     ///
     /// # Errors
     /// Another writer has begun, the store fails, or the volume does. What was stored before is whole.
