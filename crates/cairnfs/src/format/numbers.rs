@@ -14,6 +14,15 @@ pub const RANGE: u64 = 1 << 32;
 /// Most ranges of a volume.
 pub const MAX_RANGES: u32 = ((MAX_COUNTER - FIRST_RANGE) / RANGE) as u32;
 
+/// What a range is for: as many numbers of one volume.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Part {
+    /// The volume that made the files.
+    pub uuid: [u8; 16],
+    /// Which of its parts of [`RANGE`] numbers.
+    pub nth: u64,
+}
+
 /// The numbers that a volume may have given to inodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Given {

@@ -9,7 +9,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use crate::format::MAX_COUNTER;
 use crate::format::stream::{MAX_ORIGINS, RawOrigin};
 
-/// The attribute. It is neither sent nor compared, and no stream may set it.
+/// The attribute. It is neither sent nor compared; no stream and no program sets it or sees it.
 pub const RECEIVED: &[u8] = b"trusted.cairnfs.received";
 /// How many numbers followed each other when there was one range for each sender.
 const SHIFTED: u64 = 1 << 40;

@@ -7,8 +7,11 @@ use smallvec::SmallVec;
 use crate::acl::{ACCESS, Acl, DEFAULT};
 use crate::error::{Error, Result};
 use crate::format::key::Kind;
+use crate::format::received::RECEIVED;
 use crate::format::xattr::{XATTR_HEAD, XattrRef, encode_xattr, xattr_head};
-use crate::format::{MAX_NAME, MAX_OWN_VALUE, MAX_VALUE, MAX_XATTR_NAMES, MAX_XATTR_VALUE};
+use crate::format::{
+    MAX_NAME, MAX_OWN_VALUE, MAX_VALUE, MAX_XATTR_NAMES, MAX_XATTR_VALUE, ROOT_INO,
+};
 use crate::fs::FileSystem;
 use crate::fs::flags::may_change;
 use crate::fs::locked::{attrs, attrs_mut, found_attrs};
@@ -42,10 +45,16 @@ fn is_known_system(name: &[u8]) -> bool {
     name == ACCESS || name == DEFAULT
 }
 
-/// Refuses names outside Linux's namespaces, and unknown `system.` names.
+/// Refuses names outside Linux's namespaces, unknown `system.` names, and [`RECEIVED`]: copied to
+/// another tree, it would tell of files that this one does not have.
 fn check_name(name: &[u8]) -> Result<()> {
     if name.len() > MAX_NAME {
         return Err(Error::NameTooLong);
+    }
+    if name == RECEIVED {
+        return Err(Error::NotPermitted(
+            "only receiving a stream sets this attribute",
+        ));
     }
     if is_known_system(name) {
         return Ok(());
@@ -62,6 +71,14 @@ fn check_name(name: &[u8]) -> Result<()> {
         ));
     }
     Ok(())
+}
+
+/// As [`check_name`], for the name of an attribute that is there or not.
+fn check_seen(name: &[u8]) -> Result<()> {
+    match name == RECEIVED {
+        true => Err(Error::NoAttribute),
+        false => check_name(name),
+    }
 }
 
 /// Refuses `user.` attributes on inodes other than files and directories.
@@ -155,7 +172,7 @@ impl FileSystem {
     /// Like [`FileSystem::getxattr`], for a loaded inode.
     pub(crate) fn getxattr_of(&self, inode: &Inode, name: &[u8]) -> Result<Vec<u8>> {
         self.engine.lifecycle.check_open()?;
-        check_name(name)?;
+        check_seen(name)?;
         let hash = self.hash(name);
         let state = inode.read();
         found_attrs(inode, &state)?;
@@ -199,6 +216,7 @@ impl FileSystem {
         if name == ACCESS {
             return self.set_access_list_of(inode, value, mode, KillPrivileges::No);
         }
+        check_name(name)?;
         check_list(name, value)?;
         let call = Call::SetXattr {
             ino: inode.ino,
@@ -216,6 +234,7 @@ impl FileSystem {
     /// # Errors
     /// No such attribute.
     pub fn removexattr(&self, ino: u64, name: &[u8]) -> Result<()> {
+        check_seen(name)?;
         let inode = self.inode(ino)?;
         let call = Call::RemoveXattr { ino, name };
         self.observed(call, || {
@@ -223,8 +242,31 @@ impl FileSystem {
         })
     }
 
+    /// What the root directory of a root has recorded of the streams that its files have come in, as
+    /// it is now. The root is not opened for callers: its orphans stay.
+    ///
+    /// # Errors
+    /// As [`FileSystem::open_root`].
+    pub(crate) fn received_by(&self, root: u32) -> Result<Option<Vec<u8>>> {
+        self.engine.lifecycle.check_open()?;
+        let items = self.core().open_root(root)?;
+        let inode = items.inode(ROOT_INO)?;
+        let state = inode.read();
+        found_attrs(&inode, &state)?;
+        items.attribute(&inode, &state, (items.hash_of(RECEIVED), RECEIVED))
+    }
+
+    /// Records of which streams the files are. No caller sees it.
+    ///
+    /// # Errors
+    /// As [`FileSystem::setxattr`].
+    pub(crate) fn set_received(&self, value: &[u8]) -> Result<()> {
+        let attribute = (RECEIVED, Some(value));
+        self.change_xattr(&self.inode(ROOT_INO)?, attribute, XattrMode::Set, |_| {})
+    }
+
     /// Sets an attribute, or removes it if `value` is `None`, and applies `also` to the inode's
-    /// basic attributes in the same transaction.
+    /// basic attributes in the same transaction. The caller has checked the name.
     pub(super) fn change_xattr(
         &self,
         inode: &Arc<Inode>,
@@ -232,7 +274,6 @@ impl FileSystem {
         mode: XattrMode,
         also: impl Fn(&mut Attrs),
     ) -> Result<()> {
-        check_name(name)?;
         let at = (self.hash(name), name);
         let long = value.filter(|value| value.len() > MAX_OWN_VALUE);
         let sought = long.map(|value| self.core().values().seek(value));
@@ -261,7 +302,7 @@ impl FileSystem {
             if value.is_some() && room > MAX_VALUE {
                 return Err(Error::NoSpace);
             }
-            if value.is_some() && !found.existed {
+            if value.is_some() && !found.existed && name != RECEIVED {
                 self.check_names(inode, &mut state, name)?;
             }
             let new = match &sought {

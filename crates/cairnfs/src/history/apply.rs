@@ -8,6 +8,7 @@ use std::ops::Range;
 use crate::diff::{Blocks, FileTree};
 use crate::error::{Error, Result};
 use crate::format::item::{S_IFLNK, S_IFMT, S_IFREG};
+use crate::format::received::RECEIVED;
 use crate::format::stream::RawStreamInode;
 use crate::history::graft::{Graft, record_of};
 use crate::publish::{Attribute, Operation};
@@ -47,7 +48,10 @@ impl Source<'_> {
         }
         let mut xattrs = Vec::new();
         self.files.xattrs(ino, &mut |name, value| {
-            xattrs.push((name, value));
+            // Earlier versions let it be copied to any directory.
+            if name != RECEIVED {
+                xattrs.push((name, value));
+            }
             Ok(())
         })?;
         for (name, value) in xattrs {

@@ -11,8 +11,9 @@ use std::sync::Arc;
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::error::{Error, Result};
+use crate::format::ROOT_INO;
+use crate::format::received::Received;
 use crate::format::stream::RawStreamInode;
-use crate::format::{BLOCK_SIZE, ROOT_INO};
 use crate::fs::FileSystem;
 use crate::types::{
     Attr, Creds, Fallocate, FileKind, Flags, RenameMode, SetAttr, SetTime, Time, XattrMode,
@@ -177,13 +178,14 @@ impl Graft {
         write_all(&self.fs, ino, offset, bytes)
     }
 
-    /// Makes a range of a file a hole, with the rest of the last block if it ends the file.
+    /// Makes a range of a file a hole. The end of the file is cut off and added again: so the contents
+    /// of a small file, which have no blocks, become a hole, too.
     pub fn zero(&self, ino: u64, offset: u64, len: u64) -> Result<()> {
-        let end = offset.saturating_add(len);
-        let len = match end >= self.fs.getattr(ino)?.size {
-            true => end.next_multiple_of(BLOCK_SIZE as u64) - offset,
-            false => len,
-        };
+        let size = self.fs.getattr(ino)?.size;
+        if offset.saturating_add(len) >= size {
+            self.resize(ino, offset)?;
+            return self.resize(ino, size);
+        }
         self.fs
             .fallocate(ino, offset, len, Fallocate::PunchHole, false)
     }
@@ -197,6 +199,11 @@ impl Graft {
                 removed => removed,
             },
         }
+    }
+
+    /// Records of which streams the files are.
+    pub fn set_received(&self, received: &Received) -> Result<()> {
+        self.fs.set_received(&received.encode())
     }
 
     /// Gives an inode a name.

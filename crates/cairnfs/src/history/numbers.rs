@@ -17,7 +17,7 @@ use zerocopy::little_endian::U64;
 
 use crate::error::{Error, Result};
 use crate::format::ROOT_INO;
-use crate::format::numbers::{Given, RANGE, first_of};
+use crate::format::numbers::{Given, Part, RANGE, first_of};
 use crate::format::received::RawRange;
 use crate::format::stream::{MAX_ORIGINS, RawOrigin};
 
@@ -109,6 +109,23 @@ impl Disjoint {
         )
     }
 
+    /// Adds the parts of a range, by its numbers here, that are in the gaps.
+    fn cover(&mut self, range: Range) {
+        let end = range.here.saturating_add(range.len);
+        let mut at = range.here;
+        while at < end {
+            let there = self.before(at).filter(|there| at - there.here < there.len);
+            at = match there {
+                Some(there) => there.here.saturating_add(there.len),
+                None => {
+                    let (_, behind) = self.gap(at);
+                    self.0.insert(at, range.between_here((at, behind)));
+                    behind
+                }
+            };
+        }
+    }
+
     /// Whether nothing is in the `len` numbers from `first` on.
     fn has_room(&self, first: u64, len: u64) -> bool {
         let (from, end) = self.gap(first);
@@ -176,6 +193,34 @@ impl Known {
             here: here + (from - first),
             len: end - from,
         })
+    }
+}
+
+/// The ranges of the files of two trees of this volume, in which equal numbers are the same files;
+/// `None` if the first tree has them all. Neither tree is what a sender has, so its numbers are
+/// those here.
+///
+/// # Errors
+/// [`Error::Unsupported`] if there are too many.
+pub(super) fn joined(ours: &[RawRange], theirs: &[RawRange]) -> Result<Option<Vec<RawRange>>> {
+    let mut all = Disjoint::default();
+    ours.iter().for_each(|range| all.cover(here_only(range)));
+    let before = all.0.len();
+    theirs.iter().for_each(|range| all.cover(here_only(range)));
+    match all.0.len() {
+        len if len == before => Ok(None),
+        len if len > MAX_ORIGINS => Err(Error::Unsupported(
+            "both together have files of more than 1024 volumes",
+        )),
+        _ => Ok(Some(all.0.values().map(Range::raw).collect())),
+    }
+}
+
+fn here_only(raw: &RawRange) -> Range {
+    let here = raw.here.get();
+    Range {
+        sent: here,
+        ..Range::of(&raw.origin, here)
     }
 }
 
@@ -273,12 +318,13 @@ impl Numbers {
         }
     }
 
-    /// The number here of a new inode of the stream. `take` takes another range of this volume.
+    /// The number here of a new inode of the stream. `take` gives the range of this volume for a part
+    /// of the numbers of another one, or a new one in its place.
     ///
     /// # Errors
     /// [`Error::Stream`] if this volume has not given a number that is its own, or if there are too
     /// many ranges; those of `take`.
-    pub fn make(&mut self, ino: u64, take: impl FnOnce() -> Result<u32>) -> Result<u64> {
+    pub fn make(&mut self, ino: u64, take: impl Fn(Part, bool) -> Result<u32>) -> Result<u64> {
         if let Some(here) = self.here(ino) {
             return Ok(here);
         }
@@ -293,7 +339,7 @@ impl Numbers {
     }
 
     /// Adds the range of an inode of the stream that is in none.
-    fn add(&mut self, ino: u64, take: impl FnOnce() -> Result<u32>) -> Result<()> {
+    fn add(&mut self, ino: u64, take: impl Fn(Part, bool) -> Result<u32>) -> Result<()> {
         if self.ranges.by_sent.0.len() >= MAX_ORIGINS {
             let why = format!("it has files of more than {MAX_ORIGINS} volumes");
             return Err(Error::Stream(why));
@@ -309,10 +355,19 @@ impl Numbers {
         if known.is_some_and(|known| self.ranges.add(known)) {
             return Ok(());
         }
-        let range = take()?;
-        self.given.ranges = self.given.ranges.max(range.saturating_add(1));
-        let here = first_of(range) + wanted.first % RANGE;
-        self.ranges.add(Range { here, ..wanted });
+        let part = Part {
+            uuid: wanted.uuid,
+            nth: made / RANGE,
+        };
+        for new in [false, true] {
+            let range = take(part, new)?;
+            self.given.ranges = self.given.ranges.max(range.saturating_add(1));
+            let here = first_of(range) + wanted.first % RANGE;
+            // The base may have these numbers for files that the sender tells another place of.
+            if self.ranges.add(Range { here, ..wanted }) {
+                break;
+            }
+        }
         Ok(())
     }
 
@@ -348,6 +403,7 @@ impl Numbers {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
     use std::collections::BTreeMap;
 
     use proptest::prelude::*;
@@ -383,7 +439,7 @@ mod tests {
 
     /// The number here of a new inode for which the range 9 may be taken.
     fn made(numbers: &mut Numbers, ino: u64) -> u64 {
-        numbers.make(ino, || Ok(9)).unwrap()
+        numbers.make(ino, |_, _| Ok(9)).unwrap()
     }
 
     #[test]
@@ -417,7 +473,7 @@ mod tests {
         numbers.tell(&origin(OWN, 0, first_of(1), RANGE)).unwrap();
         assert_eq!(made(&mut numbers, first_of(1) + 20), 20);
         for ino in [15, 80, 81] {
-            let refused = numbers.make(first_of(1) + ino, || Ok(9)).unwrap_err();
+            let refused = numbers.make(first_of(1) + ino, |_, _| Ok(9)).unwrap_err();
             assert!(matches!(refused, Error::Stream(_)), "{refused}");
         }
     }
@@ -453,17 +509,41 @@ mod tests {
         numbers.tell(&origin(OWN, 0, first_of(1), RANGE)).unwrap();
         numbers.tell(&origin(OWN, 0, first_of(2), RANGE)).unwrap();
         assert_eq!(made(&mut numbers, first_of(1) + 20), 20);
-        numbers.make(first_of(2) + 20, || Ok(9)).unwrap_err();
+        numbers.make(first_of(2) + 20, |_, _| Ok(9)).unwrap_err();
     }
 
     #[test]
     fn ranges_of_a_stream_are_bounded() {
         let mut numbers = numbers(80, &[], &[]);
         for n in 0..MAX_ORIGINS as u64 {
-            numbers.make(16 + n * RANGE, || Ok(9 + n as u32)).unwrap();
+            numbers
+                .make(16 + n * RANGE, |_, _| Ok(9 + n as u32))
+                .unwrap();
         }
         let more = 16 + MAX_ORIGINS as u64 * RANGE;
-        numbers.make(more, || Ok(2000)).unwrap_err();
+        numbers.make(more, |_, _| Ok(2000)).unwrap_err();
+    }
+
+    #[test]
+    fn joined_ranges_have_what_either_has_once() {
+        let part = |first, len| range(origin(OTHER, first, 7, len), first_of(4) + first);
+        let whole = range(origin(SENDER, 0, 0, RANGE), first_of(1));
+        let found = joined(&[part(100, 10)], &[part(0, 200), whole]).unwrap();
+        let found = found.unwrap().into_iter();
+        let found: Vec<_> = found
+            .map(|r| (r.here.get(), r.origin.sent.get(), r.origin.len.get()))
+            .collect();
+        let at = |first, len| (first_of(4) + first, first_of(4) + first, len);
+        let all = first_of(1);
+        assert_eq!(
+            found,
+            [(all, all, RANGE), at(0, 100), at(100, 10), at(110, 90)]
+        );
+        for (ours, theirs) in [(vec![part(0, 200)], vec![part(100, 10)]), (vec![], vec![])] {
+            assert_eq!(joined(&ours, &theirs).unwrap(), None);
+        }
+        let many: Vec<_> = (0..MAX_ORIGINS as u64).map(|n| part(2 * n, 1)).collect();
+        joined(&many, &[whole]).unwrap_err();
     }
 
     /// Numbers around the bounds of ranges.
@@ -504,18 +584,18 @@ mod tests {
                 let _ = numbers.tell(origin);
             }
             let mut found = BTreeMap::new();
-            let mut next = 9;
+            let next = Cell::new(9);
             for ino in inos {
-                let take = || {
-                    next += 1;
-                    Ok(next - 1)
+                let take = |_, _| {
+                    next.set(next.get() + 1);
+                    Ok(next.get() - 1)
                 };
                 if let Ok(here) = numbers.make(ino, take) {
                     prop_assert_eq!(*found.entry(here).or_insert(ino), ino);
                     prop_assert_eq!(numbers.sent(here), Some(ino));
                 }
             }
-            let given = Given { next: 2 << 40, ranges: next };
+            let given = Given { next: 2 << 40, ranges: next.get() };
             let later = Numbers::new((OWN, SENDER), given, &numbers.ranges(), Known::default());
             for (here, ino) in found {
                 prop_assert_eq!(later.here(ino), Some(here));

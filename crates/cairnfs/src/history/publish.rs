@@ -18,6 +18,7 @@ use crate::history::apply::{Source, apply};
 use crate::history::frozen::Frozen;
 use crate::history::graft::Graft;
 use crate::history::lineage::{ancestors, common_ancestor};
+use crate::history::received::{joined, received_of};
 use crate::history::stage::{Staged, replace, until_unchanged};
 use crate::history::{find, names_of};
 use crate::publish::{Conflict, FrozenTrees, Plan, Side, plan};
@@ -173,6 +174,10 @@ fn merge(
     let mut graft = Graft::new(staged.open()?)?;
     let source = Source { files, blocks };
     apply(&mut graft, source, &plan.operations, core.now())?;
+    let recorded = (received_of(before.files(fs))?, received_of(files)?);
+    if let Some(received) = joined(recorded.0, &recorded.1)? {
+        graft.set_received(&received)?;
+    }
     graft.finish()?;
     let (since, retired) = (Some(before.root.id), Some((branch.id, theirs.id())));
     staged.publish_retiring(base, kept, since, retired)?;

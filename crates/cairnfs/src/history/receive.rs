@@ -10,13 +10,11 @@ use zerocopy::little_endian::{U32, U64};
 
 use crate::error::{Error, Result};
 use crate::format::ROOT_INO;
-use crate::format::received::{RECEIVED, RawReceived, Received};
+use crate::format::received::{RawReceived, Received};
 use crate::format::stream::{RawBegin, RawStreamInode, Record};
 use crate::fs::FileSystem;
-use crate::history::frozen::Frozen;
 use crate::history::graft::{Graft, record_of};
 use crate::history::numbers::{Known, Numbers};
-use crate::history::received::received_of;
 use crate::history::stage::Staged;
 use crate::refs;
 use crate::stream::Target;
@@ -100,12 +98,17 @@ impl Place {
         let own = fs.info().uuid;
         let mut known = Known::default();
         let mut base = None;
-        for root in fs.roots() {
-            if root.writable || root.name.is_none() {
+        for root in fs.roots().into_iter().filter(|root| root.name.is_some()) {
+            let received = match fs.received_by(root.id) {
+                // It was dropped meanwhile.
+                Err(Error::NotFound) => continue,
+                value => value?.and_then(|value| Received::decode(&value)),
+            };
+            let received = received.unwrap_or_default();
+            known.add(&received.ranges);
+            if root.writable {
                 continue;
             }
-            let received = received_of(Frozen::of(fs, root.clone())?.files(fs))?;
-            known.add(&received.ranges);
             let raw = &received.raw;
             let sent = raw.uuid == begin.uuid && raw.own_root.get() == root.id;
             let is_base = match own == begin.uuid {
@@ -230,7 +233,8 @@ impl Receiving {
 
     fn create(&mut self, raw: &RawStreamInode) -> Result<()> {
         let core = self.graft.fs().core();
-        let ino = self.numbers.make(raw.ino.get(), || core.take_range())?;
+        let take = |part, new| core.take_range(part, new);
+        let ino = self.numbers.make(raw.ino.get(), take)?;
         let here = link_here(raw, ino);
         self.settled = raw.ino.get();
         match FileKind::from_mode(raw.mode.get()) {
@@ -260,13 +264,12 @@ impl Receiving {
 
     /// Shows what was received as a snapshot.
     fn finish(self, name: &str) -> Result<()> {
-        // The attribute changes the time of the root directory, which is set after it.
+        // It changes the time of the root directory, which is set after it.
         let received = Received {
             raw: self.received,
             ranges: self.numbers.ranges(),
         };
-        let value = received.encode();
-        self.graft.set_xattr(ROOT_INO, RECEIVED, Some(&value))?;
+        self.graft.set_received(&received)?;
         drop(self.graft.finish()?);
         self.staged.freeze(name)
     }

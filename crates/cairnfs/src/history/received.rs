@@ -2,11 +2,14 @@
 //!
 //! Uses the comparison's view of a tree.
 
+use zerocopy::little_endian::U64;
+
 use crate::diff::FileTree;
 use crate::error::Result;
 use crate::format::ROOT_INO;
-use crate::format::received::{RECEIVED, Received};
+use crate::format::received::{RECEIVED, RawReceived, Received};
 use crate::format::stream::RawOrigin;
+use crate::history::numbers;
 
 /// What the root directory of a tree has recorded; nothing of a tree whose files were all made here.
 ///
@@ -21,6 +24,21 @@ pub(super) fn received_of(files: FileTree<'_>) -> Result<Received> {
         Ok(())
     })?;
     Ok(found.unwrap_or_default())
+}
+
+/// What a tree records that gets files of another one of its volume; `None` if it has recorded all
+/// of that.
+///
+/// # Errors
+/// [`Error::Unsupported`](crate::Error::Unsupported) if there are too many ranges.
+pub(super) fn joined(ours: Received, theirs: &Received) -> Result<Option<Received>> {
+    let ranges = numbers::joined(&ours.ranges, &theirs.ranges)?;
+    // A shift would stand for the ranges.
+    let raw = RawReceived {
+        shift: U64::new(0),
+        ..ours.raw
+    };
+    Ok(ranges.map(|ranges| Received { raw, ranges }))
 }
 
 /// What a stream of a tree of the volume `own` tells of the origin of its files.

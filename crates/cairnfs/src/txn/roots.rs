@@ -17,6 +17,7 @@ use zerocopy::little_endian::U64;
 use crate::error::{Error, Result};
 use crate::format::NODE_BLOCKS;
 use crate::format::key::{Key, Kind, MAIN_ROOT, VOLUME_ROOT};
+use crate::format::numbers::Part;
 use crate::format::root::{MAIN_NAME, MAX_ROOTS, RawRoot, Root, RootState, is_root_name};
 use crate::format::superblock::{RANGES, ROOTS};
 use crate::index::{Index, Tree};
@@ -409,18 +410,23 @@ impl Core {
         })
     }
 
-    /// Takes a range of inode numbers for files of another volume. It is recorded before any inode
+    /// A range of inode numbers for a part of those of another volume: the one that was taken for it
+    /// since the volume was opened, unless a `new` one is needed. It is recorded before any inode
     /// has such a number, with a feature that keeps programs from writing that would give it again.
     ///
     /// # Errors
     /// No range is left; the device's failure.
-    pub fn take_range(&self) -> Result<u32> {
+    pub fn take_range(&self, part: Part, new: bool) -> Result<u32> {
         self.merger.alone(|| {
+            if let Some(range) = self.superblocks.taken_range(&part).filter(|_| !new) {
+                return Ok(range);
+            }
             let range = self.superblocks.take_range()?;
             let recorded = self
                 .superblocks
                 .flip(|s| s.ro_compatible |= U64::new(RANGES));
             recorded.inspect_err(|e| self.storage.fail(e.clone()))?;
+            self.superblocks.remember_range(part, range);
             Ok(range)
         })
     }

@@ -6,6 +6,7 @@
 //! durable before any later write: then what only its predecessor refers to may be reused, the log
 //! may name its generation, and another one may be prepared. [`Superblocks::flip`] does both.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use zerocopy::little_endian::{U32, U64};
@@ -14,7 +15,7 @@ use crate::device::{Device, Storage};
 use crate::error::{Error, Result};
 use crate::fault::{self, InjectedFault, is_injected};
 use crate::format::BLOCK_SIZE;
-use crate::format::numbers::{Given, MAX_RANGES};
+use crate::format::numbers::{Given, MAX_RANGES, Part};
 use crate::format::superblock::Superblock;
 use crate::index::Tree;
 use crate::journal::Journal;
@@ -44,8 +45,14 @@ pub struct Superblocks {
     next_ino: AtomicU64,
     /// Ranges taken of inode numbers for files of other volumes.
     ranges: AtomicU32,
+    /// The newest range that was taken for each part since the volume was opened. So streams that
+    /// are received at the same time, or again after a failure, share it.
+    taken: Mutex<BTreeMap<Part, u32>>,
     next_root: AtomicU32,
 }
+
+/// Most parts that are remembered. They may be those of hostile streams.
+const MAX_REMEMBERED: usize = 1 << 16;
 
 impl Superblocks {
     /// Continues from the superblock that was found.
@@ -61,6 +68,7 @@ impl Superblocks {
             journal,
             next_ino: AtomicU64::new(found.next_ino.get()),
             ranges: AtomicU32::new(found.ranges.get()),
+            taken: Mutex::default(),
             next_root: AtomicU32::new(found.next_root.get()),
             newest: Mutex::new(found),
             unsettled: Mutex::new(None),
@@ -89,6 +97,20 @@ impl Superblocks {
             next: self.next_ino.load(Ordering::Acquire),
             ranges: self.ranges.load(Ordering::Acquire),
         }
+    }
+
+    /// The range that was taken last for a part, as far as that is remembered.
+    pub(super) fn taken_range(&self, part: &Part) -> Option<u32> {
+        self.taken.lock().get(part).copied()
+    }
+
+    /// Remembers that a range was taken, and is recorded.
+    pub(super) fn remember_range(&self, part: Part, range: u32) {
+        let mut taken = self.taken.lock();
+        if taken.len() >= MAX_REMEMBERED {
+            taken.clear();
+        }
+        taken.insert(part, range);
     }
 
     /// Takes a range of numbers for inodes of another volume, which the next superblock records.

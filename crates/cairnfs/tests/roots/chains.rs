@@ -218,16 +218,22 @@ fn changes_between_trees_with_other_places_keep_times() {
     same((&a, "s"), (&a, "changed"));
 }
 
+fn ino(volume: &Volume, snapshot: &str, path: &str) -> u64 {
+    let snapshot = volume.open_branch(snapshot).unwrap();
+    snapshot.metadata(path).unwrap().ino()
+}
+
+fn receive(to: &Volume, (from, snapshot, base): (&Volume, &str, Option<&str>), name: &str) {
+    to.receive(&sent(from, snapshot, base)[..], Some(name))
+        .unwrap();
+}
+
 /// A tree that goes to and fro keeps the numbers of its files, and takes none anew.
 #[test]
 fn files_that_come_back_have_their_numbers() {
     let (a, b) = (volume(), volume());
     a.write("of-a", "1").unwrap();
     a.snapshot("s0").unwrap();
-    let ino = |volume: &Volume, snapshot: &str, path: &str| {
-        let snapshot = volume.open_branch(snapshot).unwrap();
-        snapshot.metadata(path).unwrap().ino()
-    };
     let mut seen = Vec::new();
     let mut at = "s0".to_owned();
     for round in 1..6 {
@@ -249,4 +255,117 @@ fn files_that_come_back_have_their_numbers() {
     }
     assert_eq!(seen[0][0], ino(&a, "s0", "of-a"));
     assert!(seen.iter().all(|inos| *inos == seen[0]), "{seen:?}");
+}
+
+/// A merge brings files of volumes that the base had none of: they are known as theirs from then on.
+#[test]
+fn merged_files_come_back_with_their_numbers() {
+    let (x, a, c) = (volume(), volume(), volume());
+    x.write("of-x", "1").unwrap();
+    x.snapshot("x").unwrap();
+    receive(&a, (&x, "x", None), "x");
+    let more = a.open_branch("x").unwrap().branch("more").unwrap();
+    more.write("of-a", "2").unwrap();
+    more.snapshot("a").unwrap();
+    receive(&c, (&a, "x", None), "x");
+    receive(&c, (&a, "a", Some("x")), "a");
+    for (snapshot, branch) in [("x", "base"), ("a", "work")] {
+        let branch = c.open_branch(snapshot).unwrap().branch(branch).unwrap();
+        branch.write(format!("of-c-{snapshot}"), "3").unwrap();
+    }
+    let onto = cairnfs::PublishOptions {
+        onto: Some("base".into()),
+        ..Default::default()
+    };
+    assert!(c.publish("work", &onto).unwrap().merged);
+    c.open_branch("base").unwrap().snapshot("merged").unwrap();
+    receive(&a, (&c, "merged", None), "back");
+    for path in ["of-a", "of-x"] {
+        assert_eq!(ino(&a, "back", path), ino(&a, "a", path), "{path}");
+    }
+    receive(&x, (&c, "merged", None), "back");
+    assert_eq!(ino(&x, "back", "of-x"), ino(&x, "x", "of-x"));
+}
+
+/// What was received may be left in a branch only, or in main.
+#[test]
+fn files_of_a_branch_are_known() {
+    let (a, b) = (volume(), volume());
+    a.write("f", "1").unwrap();
+    a.snapshot("a").unwrap();
+    receive(&b, (&a, "a", None), "first");
+    b.open_branch("first").unwrap().branch("work").unwrap();
+    b.drop_root("first").unwrap();
+    receive(&b, (&a, "a", None), "again");
+    b.open_branch("work").unwrap().snapshot("worked").unwrap();
+    assert_eq!(ino(&b, "again", "f"), ino(&b, "worked", "f"));
+    receive(&a, (&b, "again", None), "back");
+    receive(&a, (&b, "worked", Some("again")), "changed");
+    assert_eq!(ino(&a, "changed", "f"), ino(&a, "a", "f"));
+}
+
+/// A stream in which another one is received, before its first inode.
+struct Around<'a> {
+    outer: &'a [u8],
+    inner: Option<&'a dyn Fn()>,
+}
+
+impl std::io::Read for Around<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        // The first record has the volume and the base.
+        if self.outer.len() < 100_000
+            && let Some(inner) = self.inner.take()
+        {
+            inner();
+        }
+        let len = buffer.len().min(50);
+        self.outer.read(&mut buffer[..len])
+    }
+}
+
+#[test]
+fn streams_received_at_the_same_time_have_the_same_files() {
+    let (a, b) = (volume(), volume());
+    a.write("f", vec![7; 200_000]).unwrap();
+    a.snapshot("a").unwrap();
+    let stream = sent(&a, "a", None);
+    let inner = || receive(&b, (&a, "a", None), "inner");
+    let around = Around {
+        outer: &stream,
+        inner: Some(&inner),
+    };
+    b.receive(around, Some("outer")).unwrap();
+    assert_eq!(ino(&b, "outer", "f"), ino(&b, "inner", "f"));
+}
+
+/// A receive looks at all snapshots, of which others go meanwhile.
+#[test]
+fn snapshots_may_be_dropped_during_a_receive() {
+    let (a, b) = (volume(), volume());
+    a.write("f", "1").unwrap();
+    a.snapshot("a").unwrap();
+    let stream = sent(&a, "a", None);
+    let ended = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for thread in 0..2 {
+            let (b, ended) = (b.open_branch("main").unwrap(), &ended);
+            scope.spawn(move || {
+                for n in 0.. {
+                    let name = format!("gone-{thread}-{n}");
+                    b.snapshot(&name).unwrap();
+                    // It is refused while the receive looks at it.
+                    let _ = b.drop_root(&name);
+                    if ended.load(std::sync::atomic::Ordering::Relaxed) {
+                        return;
+                    }
+                }
+            });
+        }
+        let received = (0..40).try_for_each(|n| {
+            let name = format!("r{n}");
+            b.receive(&stream[..], Some(&name)).map(drop)
+        });
+        ended.store(true, std::sync::atomic::Ordering::Relaxed);
+        received.unwrap();
+    });
 }

@@ -226,3 +226,54 @@ fn full_volume_tells_the_inode() {
     assert_eq!(refused.errno(), libc::ENOSPC);
     assert_eq!(roots(&to).len(), 1);
 }
+
+/// What is recorded of a received tree is no attribute that programs see: copied to another volume, it
+/// would tell of files that are not there.
+#[test]
+fn record_of_a_received_tree_is_not_an_attribute_of_programs() {
+    const NAME: &str = "trusted.cairnfs.received";
+    let (from, to) = (sender(), volume());
+    to.receive(&sent(&from, "a", None)[..], Some("a")).unwrap();
+    let branch = to.open_branch("a").unwrap().branch("work").unwrap();
+    branch.create_dir("below").unwrap();
+    for path in ["/", "below"] {
+        let names = branch.list_xattrs(path).unwrap();
+        assert!(names.iter().all(|name| name != NAME), "{names:?}");
+        assert_eq!(branch.get_xattr(path, NAME).unwrap(), None);
+        let refused = branch.set_xattr(path, NAME, b"x").unwrap_err();
+        assert_eq!(refused.errno(), libc::EPERM, "{refused}");
+        let refused = branch.remove_xattr(path, NAME).unwrap_err();
+        assert_eq!(refused.errno(), libc::ENODATA, "{refused}");
+    }
+}
+
+/// The record takes no place among the names of the root directory.
+#[test]
+fn root_directory_with_as_many_names_as_there_can_be_is_received() {
+    let (from, to) = (volume(), volume());
+    for n in 0..256 {
+        from.set_xattr("/", format!("user.{n:0250}"), b"").unwrap();
+    }
+    from.snapshot("full").unwrap();
+    to.receive(&sent(&from, "full", None)[..], Some("full"))
+        .unwrap();
+    same((&from, "full"), (&to, "full"));
+}
+
+/// A small file without data is a hole, also if the base has data there.
+#[test]
+fn small_file_becomes_a_hole() {
+    let (from, to) = (volume(), volume());
+    from.write("f", vec![7; 59]).unwrap();
+    from.snapshot("a").unwrap();
+    to.receive(&sent(&from, "a", None)[..], Some("a")).unwrap();
+    let file = from.open_with("f", cairnfs::OpenOptions::new().write(true));
+    let file = file.unwrap();
+    for len in [0, 100] {
+        file.set_len(len).unwrap();
+    }
+    from.snapshot("b").unwrap();
+    to.receive(&sent(&from, "b", Some("a"))[..], Some("b"))
+        .unwrap();
+    same((&from, "b"), (&to, "b"));
+}

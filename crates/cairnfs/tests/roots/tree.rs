@@ -93,7 +93,6 @@ fn xattrs(volume: &Volume, path: &Path) -> Vec<(OsString, Vec<u8>)> {
     }
     let names = volume.list_xattrs(path).unwrap().into_iter();
     let mut list: Vec<_> = names
-        .filter(|name| !name.as_bytes().starts_with(b"trusted.cairnfs."))
         .map(|name| {
             (
                 name.clone(),
