@@ -142,7 +142,8 @@ impl Care {
         let work = if !self.has_looked {
             let named = writer.catalogue().layer_names();
             Work::Look { store, named }
-        } else if let Some((_, names)) = self.waste.front().filter(|(at, _)| at.elapsed() >= grace) {
+        } else if let Some((_, names)) = self.waste.front().filter(|(at, _)| at.elapsed() >= grace)
+        {
             writer.check()?;
             let names = names.clone();
             Work::Delete { store, names }

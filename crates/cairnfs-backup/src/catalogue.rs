@@ -307,7 +307,9 @@ impl Catalogue {
     fn forget_unused(&mut self) {
         let moments = self.moments.iter();
         let used: BTreeSet<u64> = moments.flat_map(|m| m.layers.iter().copied()).collect();
-        let unused = self.layers.extract_if(.., |number, _| !used.contains(number));
+        let unused = self
+            .layers
+            .extract_if(.., |number, _| !used.contains(number));
         self.dropped.extend(unused.map(|(_, layer)| layer));
     }
 

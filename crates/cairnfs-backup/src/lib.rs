@@ -41,13 +41,13 @@ mod watch;
 mod writer;
 
 pub use cache::Cache;
+pub use care::{Done, Job};
 pub use catalogue::{Catalogue, Newest};
 pub use check::{Report, check};
 pub use device::{Fetch, MomentDevice};
 pub use ended::Ended;
 pub use error::{Error, Result};
 pub use image::Image;
-pub use care::{Done, Job};
 pub use keep::{DENSE, Keep, Rules};
 pub use prune::{PruneOptions, Pruned, prune};
 pub use repair::{Repaired, repair};

@@ -194,7 +194,9 @@ impl Shipper {
     fn thin_once(&mut self, rules: &Rules, zone: &TimeZone) -> Result<u64> {
         let moments = self.writer.catalogue().moments();
         let kept = rules.kept(moments, zone);
-        let left = moments.iter().filter(|moment| kept.contains(&moment.number));
+        let left = moments
+            .iter()
+            .filter(|moment| kept.contains(&moment.number));
         let left: Vec<Moment> = left.cloned().collect();
         let removed = moments.len() - left.len();
         if removed > 0 {

@@ -120,9 +120,14 @@ fn moments_that_somebody_asked_for_are_not_thinned() {
 }
 
 /// Three moments, of which two go, with what an interrupted backup has left.
-fn series(store: &Arc<Store>, volume: &Volume, acknowledged: &mut Vec<String>) -> Result<(), Error> {
+fn series(
+    store: &Arc<Store>,
+    volume: &Volume,
+    acknowledged: &mut Vec<String>,
+) -> Result<(), Error> {
     let mut shipper = shipper(store, volume)?;
     for round in 0..3 {
+        volume.forget();
         volume.write(round * 10, 60, round);
         let shipped = shipper.ship(volume, &Unwatched)?;
         if let cairnfs_backup::Shipped::Moment { moment, .. } = shipped {
