@@ -51,7 +51,10 @@ pub enum Error {
         damage: String,
     },
     /// An object that a moment needs is not there.
-    #[error("{0} is missing: it was deleted by something else than `cairnfs backup prune`")]
+    #[error(
+        "{0} is missing: a prune has removed it since the backup was opened, so that it is to be opened \
+         anew, or something else than CairnFS has deleted it"
+    )]
     Missing(String),
     /// The backup is one of another volume.
     #[error("the backup is one of the volume {theirs}, this is {ours}: give another prefix for it")]

@@ -22,7 +22,7 @@ use crate::format::{
 };
 use crate::seal::{Key, NewKey, Seal};
 use crate::search::{Anchor, listed};
-use crate::store::{Put, Store};
+use crate::store::{Listed, Put, Store};
 
 /// What a writer is and wants.
 #[derive(Clone, Default)]
@@ -35,6 +35,8 @@ pub struct WriterOptions {
     pub new_key: Option<NewKey>,
     /// What opens an encrypted backup; only compaction needs it.
     pub key: Option<Key>,
+    /// Marks its moments as those that nobody has asked for.
+    pub automatic: bool,
 }
 
 /// A writer, with all that is kept.
@@ -178,6 +180,11 @@ impl Writer {
         Ok(())
     }
 
+    /// Its epoch, once it has begun.
+    pub(crate) fn epoch(&self) -> Option<u64> {
+        self.epoch
+    }
+
     /// The name and the number of a new layer.
     pub(crate) fn new_layer(&self) -> Result<(u64, String)> {
         let name = new_layer(self.epoch.unwrap_or(0))?;
@@ -281,18 +288,9 @@ impl Writer {
         let moments = self.catalogue.moments().iter();
         let layers = moments.flat_map(|moment| self.catalogue.layers_of(moment));
         let used: BTreeSet<&str> = layers.map(|layer| layer.name.as_str()).collect();
-        let is_garbage = |name: &str| {
-            layer_of(name).is_some_and(|(layer, of)| of <= epoch && !used.contains(layer))
-        };
         let listed = self.store.list("layers", usize::MAX)?;
-        let garbage: Vec<_> = listed
-            .iter()
-            .filter(|found| is_garbage(&found.name))
-            .collect();
-        let names: Vec<_> = garbage
-            .iter()
-            .map(|found| format!("layers/{}", found.name))
-            .collect();
+        let garbage: Vec<&Listed> = unnamed(&listed, epoch, |layer| used.contains(layer)).collect();
+        let names: Vec<String> = garbage.iter().map(|found| layer_path(found)).collect();
         self.store.delete(&names)?;
         for folder in ["layers", "gone", ""] {
             self.store.sweep(folder);
@@ -313,6 +311,23 @@ impl Writer {
             Some(_) => Err(self.lost()),
         }
     }
+}
+
+/// The objects of layers of no later epoch than `last` that are not named.
+pub(crate) fn unnamed<'a>(
+    listed: &'a [Listed],
+    last: u64,
+    is_named: impl Fn(&str) -> bool + 'a,
+) -> impl Iterator<Item = &'a Listed> {
+    let is_garbage = move |found: &&Listed| {
+        layer_of(&found.name).is_some_and(|(layer, epoch)| epoch <= last && !is_named(layer))
+    };
+    listed.iter().filter(is_garbage)
+}
+
+/// The name of an object that a list of `layers` has.
+pub(crate) fn layer_path(found: &Listed) -> String {
+    format!("layers/{}", found.name)
 }
 
 /// A catalogue whose root object is the one that was read before: what this writer encrypts for must not

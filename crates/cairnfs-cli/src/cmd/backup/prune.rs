@@ -95,6 +95,7 @@ pub fn run(args: &Args) -> Result<ExitCode, AnyError> {
             monthly: args.keep_monthly,
             yearly: args.keep_yearly,
             within: args.keep_within,
+            ..Keep::default()
         },
         dry_run: args.dry_run,
         key: args.key.key()?,
