@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use crate::compact::{self, Merge};
 use crate::error::Result;
 use crate::format::head::Layer;
-use crate::format::object_name;
+use crate::format::{layer_of, object_name};
 use crate::store::Store;
 use crate::watch::Watch;
 use crate::writer::{Writer, layer_path, unnamed};
@@ -151,6 +151,19 @@ impl Care {
             return Ok(None);
         };
         Ok(Some(Job { epoch, work }))
+    }
+
+    /// Deletes at once what no head names; returns whether there was anything.
+    pub fn delete_waste(&mut self, writer: &Writer) -> Result<bool> {
+        let named = writer.catalogue().layer_names();
+        let waste = self.waste.drain(..).flat_map(|(_, names)| names);
+        let is_named = |name: &String| {
+            let object = name.strip_prefix("layers/").and_then(layer_of);
+            object.is_some_and(|(layer, _)| named.contains(layer))
+        };
+        let names: Vec<String> = waste.filter(|name| !is_named(name)).collect();
+        writer.store().delete(&names)?;
+        Ok(!names.is_empty())
     }
 
     fn add(&mut self, names: Vec<String>) {

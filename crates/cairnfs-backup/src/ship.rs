@@ -207,6 +207,19 @@ impl Shipper {
         Ok(removed as u64)
     }
 
+    /// Deletes what nothing needs in a store without space, also what stays for readers otherwise; returns
+    /// whether there was anything.
+    ///
+    /// # Errors
+    /// Another writer has begun, or the store fails.
+    pub fn make_room(&mut self) -> Result<bool> {
+        self.fresh(|this| {
+            let (_, objects) = this.writer.make_room()?;
+            let waste = this.care.delete_waste(&this.writer)?;
+            Ok(objects > 0 || waste)
+        })
+    }
+
     /// What is to be done beside shipments, by another thread: merging layers, and deleting what no moment
     /// has needed for `grace`. There is at most one at a time; give it to [`Self::job_done`].
     ///

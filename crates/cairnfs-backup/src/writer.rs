@@ -17,8 +17,8 @@ use crate::error::{Error, Result, is_full};
 use crate::format::head::{Head, Writer as Name};
 use crate::format::root::{self, Root};
 use crate::format::{
-    FORMAT, HEADS_TOGETHER, Hash, MAX_OBJECT, copy_name, gone_name, head_name, layer_of, new_layer,
-    random_name,
+    FORMAT, HEADS_TOGETHER, Hash, MAX_HEADS, MAX_OBJECT, copy_name, gone_name, head_name,
+    head_number, layer_of, new_layer, random_name,
 };
 use crate::seal::{Key, NewKey, Seal};
 use crate::search::{Anchor, listed};
@@ -299,6 +299,43 @@ impl Writer {
             garbage.iter().map(|found| found.size).sum(),
             names.len() as u64,
         ))
+    }
+
+    /// Bytes of a whole head with what is kept.
+    pub(crate) fn head_size(&mut self) -> Result<u64> {
+        let epoch = self.epoch.unwrap_or(0);
+        let (_, bytes) = self.catalogue.next_head((epoch, &self.name), true)?;
+        Ok(bytes.len() as u64)
+    }
+
+    /// Deletes what is in nobody's way before this writer has begun: what killed programs have left,
+    /// layers of earlier epochs that nothing names, and copies of heads that lie between the newest one and
+    /// its base, which would be read only if both of these were damaged. Returns bytes and objects.
+    ///
+    /// # Errors
+    /// The store fails.
+    pub(crate) fn make_room(&self) -> Result<(u64, u64)> {
+        for folder in ["", "heads", "copies", "layers", "gone"] {
+            self.store.sweep(folder);
+        }
+        let Some(newest) = self.catalogue.newest() else {
+            return Ok((0, 0));
+        };
+        let named = self.catalogue.layer_names();
+        let layers = self.store.list("layers", usize::MAX)?;
+        let before = newest.epoch.saturating_sub(1);
+        let layers = unnamed(&layers, before, |layer| named.contains(layer));
+        let layers = layers.map(|found| (layer_path(found), found.size));
+        let needed = [Some(newest.number), Some(self.catalogue.base_number())];
+        let copies = self.store.list("copies", MAX_HEADS)?;
+        let copies = copies.iter().filter(|found| {
+            let number = head_number(&found.name);
+            number.is_some() && !needed.contains(&number)
+        });
+        let copies = copies.map(|found| (format!("copies/{}", found.name), found.size));
+        let (names, sizes): (Vec<String>, Vec<u64>) = layers.chain(copies).unzip();
+        self.store.delete(&names)?;
+        Ok((sizes.iter().sum(), names.len() as u64))
     }
 
     /// Whether the newest head is still the own one.

@@ -1,13 +1,14 @@
 //! Mounts that keep their backup small: which moments they remove, and what is shown if they cannot.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::{ErrorKind, Write};
 use std::process::Command;
 use std::thread::yield_now;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::place::{Place, able, arg, tell};
+use crate::place::{Place, able, arg, pattern, said, tell};
 
 /// How long it may take until something is done that nobody waits for.
 const SOON: Duration = Duration::from_secs(60);
@@ -154,4 +155,88 @@ fn rules_that_cannot_be_meant_are_refused() {
     ] {
         place.fails(&["mount", "-o", &words, "v.cairn", "m"], 1, &[says]);
     }
+}
+
+/// A small file system of its own for the backup.
+struct Small<'a>(&'a Place);
+
+impl<'a> Small<'a> {
+    fn new(place: &'a Place) -> Self {
+        fs::create_dir(place.beside("b")).unwrap();
+        place.sh("mount -t tmpfs -o size=4M none ../b");
+        Self(place)
+    }
+
+    /// Takes all space that is left.
+    fn fill(&self) {
+        let mut filler = File::create(self.0.beside("b/filler")).unwrap();
+        let full = (0..).find_map(|_| filler.write_all(&[1; 4096]).err());
+        assert_eq!(full.map(|e| e.kind()), Some(ErrorKind::StorageFull));
+    }
+}
+
+impl Drop for Small<'_> {
+    fn drop(&mut self) {
+        self.0.sh("umount ../b");
+    }
+}
+
+#[test]
+fn a_prune_makes_space_in_a_store_that_has_none() {
+    if !able(&[]) {
+        return;
+    }
+    let place = Place::new("64M");
+    let small = Small::new(&place);
+    let change = |number: usize, len: usize| {
+        fs::write(place.beside("f"), pattern(number as u64, len)).unwrap();
+        place.ok(&["rm", "-f", "v.cairn:/f"]);
+        place.ok(&["cp", "f", "v.cairn:/f"]);
+    };
+    change(0, 100);
+    place.ok(&["backup", "v.cairn", "b"]);
+    small.fill();
+    // There is one moment, which needs all that is there.
+    let says = ["no space for the ", "removing something else"];
+    place.fails(&["backup", "prune", "b"], 1, &says);
+    place.ok(&["backup", "check", "b"]);
+    fs::remove_file(place.beside("b/filler")).unwrap();
+    place.ok(&["backup", "prune", "b"]);
+
+    for number in 1..4 {
+        change(number, 300_000);
+        place.ok(&["backup", "v.cairn", "b"]);
+    }
+    // Here all layers are needed by the newest moment, and there is no space to merge them.
+    small.fill();
+    let out = place.run(&["backup", "prune", "b", "--keep-last", "2"]);
+    assert!(out.status.success(), "{}", said(&out));
+    let warning = "no space to merge layers";
+    assert!(said(&out).contains(warning), "{}", said(&out));
+    assert_eq!(moments(&place).len(), 2);
+    place.ok(&["backup", "check", "b"]);
+    fs::remove_file(place.beside("b/filler")).unwrap();
+    let out = place.run(&["backup", "prune", "b", "--keep-last", "2"]);
+    assert!(!said(&out).contains(warning), "{}", said(&out));
+    // Then some are needed by older moments only.
+    for number in 6..36 {
+        change(number, 5_000);
+        place.ok(&["backup", "v.cairn", "b"]);
+    }
+    // What does not fit is not left there.
+    change(8, 8 << 20);
+    place.fails(&["backup", "v.cairn", "b"], 1, &["make space"]);
+    change(9, 100);
+    small.fill();
+    place.fails(&["backup", "v.cairn", "b"], 1, &[]);
+    place.ok(&["backup", "prune", "b", "--keep-last", "1"]);
+    assert_eq!(moments(&place).len(), 1);
+    place.ok(&["backup", "check", "b"]);
+    place.ok(&["backup", "v.cairn", "b"]);
+    place.ok(&["restore-from", "b", "newest"]);
+    let restored = place.ok(&["ls", "-l", "newest:/"]);
+    assert!(restored.contains(" 100 "), "{restored}");
+    place.ok(&["backup", "check", "b"]);
+    // Copies that went are put back.
+    place.ok(&["backup", "repair", "b"]);
 }

@@ -203,7 +203,8 @@ impl Work {
         Ok(Stored { lacking })
     }
 
-    /// Stores a moment; if no further one can be named, others are removed before, as the rules say.
+    /// Stores a moment; if no further one can be named, others are removed before, as the rules say, and if
+    /// the store has no space, what nothing needs.
     fn ship_or_remove(
         &mut self,
         shipper: &mut Shipper,
@@ -211,6 +212,9 @@ impl Work {
     ) -> cairnfs_backup::Result<Shipped> {
         match shipper.ship(source, &self.orders.ending) {
             Err(Error::Full) if self.care.remove(shipper)? => {
+                shipper.ship(source, &self.orders.ending)
+            }
+            Err(why) if why.is_full() && shipper.make_room()? => {
                 shipper.ship(source, &self.orders.ending)
             }
             shipped => shipped,
