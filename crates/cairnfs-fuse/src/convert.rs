@@ -50,12 +50,14 @@ pub fn type_bits(kind: FileKind) -> u32 {
     }
 }
 
-/// Converts attributes for a reply.
+/// Converts attributes for a reply. The inode number that programs see is the node id: of a file and
+/// the one that a publish has put in its place, which have one number, two are seen, as after a
+/// rename over it.
 ///
 /// The kernel's 32-bit device number is the low half of the one `makedev(3)` makes.
-pub fn file_attr(attr: &Attr) -> abi::Attr {
+pub fn file_attr(node: u64, attr: &Attr) -> abi::Attr {
     abi::Attr {
-        ino: attr.ino,
+        ino: node,
         size: attr.size,
         blocks: attr.blocks,
         atime: attr.atime.secs,
@@ -74,8 +76,8 @@ pub fn file_attr(attr: &Attr) -> abi::Attr {
     }
 }
 
-/// Converts attributes for a reply with the time of birth. The kernel fills in the device.
-pub fn file_statx(attr: &Attr) -> abi::Statx {
+/// As [`file_attr`], with the time of birth. The kernel fills in the device.
+pub fn file_statx(node: u64, attr: &Attr) -> abi::Statx {
     let time = |time: Time| abi::SxTime {
         tv_sec: time.secs,
         tv_nsec: time.nanos,
@@ -88,7 +90,7 @@ pub fn file_statx(attr: &Attr) -> abi::Statx {
         uid: attr.uid,
         gid: attr.gid,
         mode: (type_bits(attr.kind) | attr.mode & 0o7777) as u16,
-        ino: attr.ino,
+        ino: node,
         size: attr.size,
         blocks: attr.blocks,
         atime: time(attr.atime),
@@ -165,7 +167,7 @@ mod tests {
 
     #[test]
     fn attributes_keep_every_field() {
-        let a = file_attr(&attr());
+        let a = file_attr(77, &attr());
         assert_eq!((a.ino, a.size, a.blocks), (77, 12345, 32));
         assert_eq!(a.mode, libc::S_IFCHR | 0o4751);
         assert_eq!((a.nlink, a.uid, a.gid), (3, 1000, 100));
@@ -177,7 +179,7 @@ mod tests {
 
     #[test]
     fn statx_has_same_attributes_and_time_of_birth() {
-        let (a, x) = (file_attr(&attr()), file_statx(&attr()));
+        let (a, x) = (file_attr(77, &attr()), file_statx(77, &attr()));
         assert_eq!((x.ino, x.size, x.blocks), (a.ino, a.size, a.blocks));
         assert_eq!(u32::from(x.mode), a.mode);
         assert_eq!((x.nlink, x.uid, x.gid), (a.nlink, a.uid, a.gid));

@@ -18,6 +18,7 @@ use std::sync::Arc;
 
 use cairnfs::device::waiting;
 use cairnfs::fs::FileSystem;
+use cairnfs::types::Attr;
 use parking_lot::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::convert::Refusal;
@@ -44,6 +45,14 @@ impl Place {
     /// The file, for the record of losses.
     pub fn file(&self) -> File {
         (self.fs.root_id(), self.ino)
+    }
+
+    /// Its attributes as programs see them: in the mounted tree it has no name if it is of another one.
+    pub fn shown(&self, attr: Attr) -> Attr {
+        match self.mounted {
+            true => attr,
+            false => Attr { nlink: 0, ..attr },
+        }
     }
 
     /// The inode, if it is one of the mounted tree.

@@ -11,7 +11,7 @@
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, ErrorKind, Write};
-use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{DirEntryExt, FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -306,6 +306,29 @@ fn shell_and_open_files_go_on_through_publish_and_restore() {
 }
 
 /// A mapping has pages of one state only, also those that are read after the switch.
+/// As after a rename over it. Programs compare both numbers to see whether their file has moved: a
+/// database that does not see it would write a journal for a file that is not its own.
+#[test]
+fn open_file_and_the_one_in_its_place_are_two() {
+    each_way(|write, transport| {
+        let mount = Mount::new((write, transport), fill);
+        let (changed, removed) = (mount.open("d/changed"), mount.open("d/removed"));
+        let number = changed.metadata().unwrap().ino();
+        let work = mount.work("work");
+        work.write("d/changed", "other").unwrap();
+        work.remove_file("d/removed").unwrap();
+        mount.publish(work);
+        let now = fs::metadata(mount.at("d/changed")).unwrap();
+        assert_ne!(now.ino(), number);
+        assert_eq!(now.nlink(), 1);
+        let (old, gone) = (changed.metadata().unwrap(), removed.metadata().unwrap());
+        assert_eq!((old.ino(), old.nlink(), gone.nlink()), (number, 0, 0));
+        let mut entries = fs::read_dir(mount.at("d")).unwrap().map(Result::unwrap);
+        let listed = entries.find(|entry| entry.file_name() == "changed");
+        assert_eq!(listed.unwrap().ino(), now.ino());
+    });
+}
+
 #[test]
 fn mapped_pages_are_of_one_state() {
     if !able(Transport::Dev) {

@@ -210,7 +210,7 @@ impl Server for Adapter {
         let found = guarded(&self.ops, "getattr", from.ino, || {
             self.ops.getattr(from.ino, by_handle)
         });
-        reply_attr(reply, TTL, found);
+        reply_attr(reply, (from.ino, TTL), found);
     }
 
     /// Only with the option `btime`: the kernel sends it once for each inode to programs that ask
@@ -224,7 +224,7 @@ impl Server for Adapter {
             self.ops.getattr(from.ino, asked.by_handle)
         });
         match found {
-            Ok(attr) => reply.statx(&statx_reply(&attr, TTL)),
+            Ok(attr) => reply.statx(&statx_reply(from.ino, &attr, TTL)),
             Err(e) => reply.error(e),
         }
     }
@@ -245,11 +245,12 @@ impl Server for Adapter {
         if set.size.is_some() && self.ops.resizes_slowly(ino) {
             let ops = self.ops();
             return self.working.run_elsewhere(move |_under_way| {
-                reply_attr(reply, ttl(&ops), set_attributes(&ops, caller, ino, set));
+                let changed = set_attributes(&ops, caller, ino, set);
+                reply_attr(reply, (ino, ttl(&ops)), changed);
             });
         }
         let outcome = set_attributes(&self.ops, caller, ino, set);
-        reply_attr(reply, ttl(&self.ops), outcome);
+        reply_attr(reply, (ino, ttl(&self.ops)), outcome);
     }
 
     fn readlink(&self, from: &Header, reply: ReplyData) {

@@ -55,11 +55,11 @@ pub fn attr_reply(attr: abi::Attr, ttl: Duration) -> AttrOut {
 }
 
 /// Attributes with the time of birth.
-pub(super) fn statx_reply(attr: &Attr, ttl: Duration) -> StatxOut {
+pub(super) fn statx_reply(node: u64, attr: &Attr, ttl: Duration) -> StatxOut {
     StatxOut {
         attr_valid: ttl.as_secs(),
         attr_valid_nsec: ttl.subsec_nanos(),
-        stat: file_statx(attr),
+        stat: file_statx(node, attr),
         ..StatxOut::default()
     }
 }
@@ -68,7 +68,7 @@ pub(super) fn statx_reply(attr: &Attr, ttl: Duration) -> StatxOut {
 pub(super) fn entry(found: &Found) -> EntryOut {
     EntryOut {
         nodeid: found.node,
-        ..entry_reply(file_attr(&found.attr), generation(&found.attr))
+        ..entry_reply(file_attr(found.node, &found.attr), generation(&found.attr))
     }
 }
 
@@ -133,9 +133,13 @@ pub(super) fn ttl(ops: &Ops) -> Duration {
     }
 }
 
-pub(super) fn reply_attr(reply: ReplyAttr, ttl: Duration, outcome: Result<Attr, Errno>) {
+pub(super) fn reply_attr(
+    reply: ReplyAttr,
+    (node, ttl): (u64, Duration),
+    outcome: Result<Attr, Errno>,
+) {
     match outcome {
-        Ok(attr) => reply.attr(&attr_reply(file_attr(&attr), ttl)),
+        Ok(attr) => reply.attr(&attr_reply(file_attr(node, &attr), ttl)),
         Err(e) => reply.error(e),
     }
 }

@@ -19,7 +19,8 @@ impl Ops {
             return Err(Error::NoSpace.into());
         }
         let place = self.trees.place(node)?;
-        Ok(place.fs.getattr(place.ino)?)
+        let attr = place.fs.getattr(place.ino)?;
+        Ok(place.shown(attr))
     }
 
     /// Changes attributes; returns those after the change.

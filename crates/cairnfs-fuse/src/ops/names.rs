@@ -67,7 +67,10 @@ impl Ops {
             Err(_) => false,
         };
         match is_its_id {
-            true => Ok(Found { node, attr }),
+            true => Ok(Found {
+                node,
+                attr: place.shown(attr),
+            }),
             false => {
                 place.fs.forget(place.ino, 1);
                 Err(STALE)
@@ -197,7 +200,10 @@ impl Ops {
         each: &mut dyn FnMut(EntryRef<'_>) -> bool,
     ) -> Outcome<()> {
         let dir = self.trees.place(dir)?.of_mounted()?;
-        Ok(dir.fs.readdir(dir.ino, cookie, each)?)
+        Ok(dir.fs.readdir(dir.ino, cookie, &mut |entry| {
+            let ino = self.trees.known(entry.ino);
+            each(EntryRef { ino, ..entry })
+        })?)
     }
 
     /// Like [`Ops::readdir`], with attributes. Takes a lookup reference to each inode for which

@@ -180,6 +180,9 @@ impl Ops {
         for (dir, name) in entries.chain(names) {
             stale.names.extend(node(dir).map(|dir| (dir, name)));
         }
+        // They have no name any more.
+        stale.attributes.extend(left.values());
+        stale.attributes.sort_unstable();
         for (ino, changed) in succession.inodes() {
             let Some(node) = node(ino).filter(|_| !left.contains_key(&ino)) else {
                 continue;

@@ -1,6 +1,9 @@
 //! SQLite in all journal modes; and its state after it, or the daemon, is killed.
 
-use std::process::Command;
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::thread;
 
 use crate::kill_load::{Database, Load};
@@ -102,6 +105,62 @@ fn sqlite_recovers_from_kills() {
             }
             database.verify(&format!("{mode}, round {round}"));
         }
+    }
+    place.finish();
+}
+
+/// A program has a database open and does nothing, while a publish, then a restore, puts another one in
+/// its place. Its next transaction is refused and leaves no journal, which the next program would take
+/// for one of the new database.
+#[test]
+fn idle_program_does_not_harm_the_database_in_place_of_its_own() {
+    if !able(&["sqlite3"]) {
+        return;
+    }
+    let place = Place::mounted("200M", "");
+    let db = place.at("db");
+    let sql = |db: &Path, sql: &str| succeed(Command::new("sqlite3").arg("-bail").arg(db).arg(sql));
+    let rows = |n: usize| "INSERT INTO t(x) VALUES(randomblob(300));".repeat(n);
+    let begin = "PRAGMA journal_mode=delete; CREATE TABLE t(n INTEGER PRIMARY KEY, x BLOB);
+        CREATE INDEX i ON t(x);";
+    sql(&db, &format!("{begin} BEGIN; {} COMMIT;", rows(200)));
+    place.ok(&["snapshot", "m", "begin"]);
+    let work = format!(
+        "DELETE FROM t WHERE n % 2 = 0; BEGIN; {} COMMIT;",
+        rows(2000)
+    );
+    let published = ["sqlite3", "-bail", "db", &work];
+    let tried = [&["try", "--yes", "--volume", "m", "--"], &published[..]].concat();
+    for (change, count) in [
+        (tried, "2100"),
+        (vec!["restore", "m", "begin", "db"], "200"),
+    ] {
+        let mut idle = Command::new("sqlite3")
+            .arg(&db)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut input = idle.stdin.take().unwrap();
+        input.write_all(b"SELECT count(*) > 100 FROM t;\n").unwrap();
+        let mut line = String::new();
+        let mut output = BufReader::new(idle.stdout.take().unwrap());
+        output.read_line(&mut line).unwrap();
+        assert_eq!(line, "1\n");
+        place.ok(&change);
+        input.write_all(rows(1).as_bytes()).unwrap();
+        drop(input);
+        let ended = idle.wait_with_output().unwrap();
+        let told = String::from_utf8_lossy(&ended.stderr).into_owned();
+        assert!(told.contains("readonly database"), "{told}");
+        let left: Vec<_> = fs::read_dir(place.dir())
+            .unwrap()
+            .map(Result::unwrap)
+            .collect();
+        assert_eq!(left.len(), 1, "{left:?}");
+        let found = sql(&db, "PRAGMA integrity_check; SELECT count(*) FROM t;");
+        assert_eq!(found, format!("ok\n{count}\n"));
     }
     place.finish();
 }
