@@ -49,6 +49,8 @@ pub struct Catalogue {
     base_layer: u64,
     layers: BTreeMap<u64, Layer>,
     moments: Vec<Moment>,
+    /// Layers that were named, and are not any longer by the heads that were stored since this was read.
+    dropped: Vec<Layer>,
 }
 
 /// The root object.
@@ -142,6 +144,7 @@ impl Catalogue {
             base_layer: 0,
             layers: BTreeMap::new(),
             moments: Vec::new(),
+            dropped: Vec::new(),
         }
     }
 
@@ -304,7 +307,21 @@ impl Catalogue {
     fn forget_unused(&mut self) {
         let moments = self.moments.iter();
         let used: BTreeSet<u64> = moments.flat_map(|m| m.layers.iter().copied()).collect();
-        self.layers.retain(|number, _| used.contains(number));
+        let unused = self
+            .layers
+            .extract_if(.., |number, _| !used.contains(number));
+        self.dropped.extend(unused.map(|(_, layer)| layer));
+    }
+
+    /// The layers that the heads which were stored do not name any longer; each is told once.
+    pub(crate) fn take_dropped(&mut self) -> Vec<Layer> {
+        std::mem::take(&mut self.dropped)
+    }
+
+    /// The names of all layers.
+    pub(crate) fn layer_names(&self) -> BTreeSet<String> {
+        let layers = self.layers.values();
+        layers.map(|layer| layer.name.clone()).collect()
     }
 
     /// The next head, and its object.

@@ -2,8 +2,8 @@
 //!
 //! Layers are merged where those on top have at least half as many blocks as the one below, so that a
 //! block is rewritten a number of times that grows with the logarithm of the volume, and at most a third
-//! of what is kept is superseded. Merged layers are new objects; nothing is changed in place. Uses the
-//! writer, images and layers.
+//! of what is kept is superseded. Merged layers are new objects; nothing is changed in place. A [`Merge`] stores them beside a
+//! writer that goes on. Uses the writer, images and layers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,47 +13,115 @@ use crate::device::{Fetch, MomentDevice};
 use crate::error::Result;
 use crate::format::head::{Layer, Moment};
 use crate::format::layer::Run;
-use crate::format::{BLOCK, MAX_RUNS};
+use crate::format::{BLOCK, MAX_RUNS, new_layer};
 use crate::image::{Extent, Image};
 use crate::pack::Packer;
+use crate::seal::Seal;
+use crate::store::Store;
 use crate::watch::Watch;
 use crate::writer::Writer;
 
 /// Layers of the newest moment from which on they are merged.
-const MOST_LAYERS: usize = 24;
+pub(crate) const MOST_LAYERS: usize = 24;
 /// Layers that may be left then, besides those that are merged.
 const LEFT: usize = 11;
 /// Bytes of the temporary file for what is merged.
 const CACHE: u64 = 1 << 30;
 
-/// Merges layers of the newest moment if it has too many. Without the key of an encrypted backup nothing
-/// is done.
+/// A merge that needs no writer while it stores, so that moments can be stored meanwhile.
+#[derive(Clone)]
+pub(crate) struct Merge {
+    store: Arc<Store>,
+    seal: Arc<Seal>,
+    epoch: u64,
+    layers: Vec<Layer>,
+    is_bottom: bool,
+}
+
+impl Merge {
+    /// That of the newest moment if it has too many layers. Without the key of an encrypted backup there
+    /// is none, nor before the writer has begun.
+    pub fn due(writer: &Writer) -> Option<Self> {
+        let moment = writer.catalogue().moments().last()?;
+        if moment.layers.len() <= MOST_LAYERS || !writer.seal().opens() {
+            return None;
+        }
+        let layers: Vec<Layer> = writer.catalogue().layers_of(moment).cloned().collect();
+        let cut = cut(&layers.iter().map(weight).collect::<Vec<_>>());
+        let merged = layers.get(cut..).unwrap_or_default();
+        Self::of(writer, merged.to_vec(), cut == 0)
+    }
+
+    fn of(writer: &Writer, layers: Vec<Layer>, is_bottom: bool) -> Option<Self> {
+        Some(Self {
+            store: Arc::clone(writer.store()),
+            seal: Arc::clone(writer.seal()),
+            epoch: writer.epoch()?,
+            layers,
+            is_bottom,
+        })
+    }
+
+    /// The layers that go.
+    pub fn layers(&self) -> &[Layer] {
+        &self.layers
+    }
+
+    /// Stores the layers as one; as several if they have very many runs. They have no numbers yet.
+    ///
+    /// # Errors
+    /// The store fails.
+    pub fn run(&self, watch: &dyn Watch) -> Result<Vec<Layer>> {
+        let (store, seal) = (&self.store, &self.seal);
+        let image = Image::of_layers(Arc::clone(store), Arc::clone(seal), self.layers.clone())?;
+        let mut runs = runs(image.extents(), self.is_bottom);
+        let device = MomentDevice::new(image, Cache::new(CACHE, None)?, Fetch::Object);
+        let packer = Packer { store, seal, watch };
+        let data = runs.iter().filter(|run| run.has_data);
+        watch.expect(data.map(|run| run.count).sum::<u64>() * BLOCK as u64);
+        let mut read = |block, buf: &mut [u8]| device.read_blocks(block, buf);
+        let mut merged = Vec::new();
+        loop {
+            let rest = runs.split_off(runs.len().min(MAX_RUNS));
+            let name = (0, new_layer(self.epoch)?);
+            merged.push(packer.write(name, std::mem::replace(&mut runs, rest), &mut read)?);
+            if runs.is_empty() {
+                return Ok(merged);
+            }
+        }
+    }
+}
+
+/// Has the newest moment consist of merged layers, if it still has those that they were made of.
 ///
 /// # Errors
 /// Another writer has begun, or the store fails.
-pub(crate) fn shorten(writer: &mut Writer, watch: &dyn Watch) -> Result<()> {
-    let Some(moment) = writer.catalogue().moments().last().cloned() else {
+pub(crate) fn adopt(writer: &mut Writer, old: &[Layer], merged: Vec<Layer>) -> Result<()> {
+    let mut moments = writer.catalogue().moments().to_vec();
+    let layers = writer.catalogue().layers();
+    let stays = |layer: &Layer| layers.get(&layer.number) == Some(layer);
+    let Some(last) = moments.last_mut().filter(|_| old.iter().all(stays)) else {
         return Ok(());
     };
-    if moment.layers.len() <= MOST_LAYERS || !writer.seal().opens() {
+    let new = number(writer, merged);
+    let old: Vec<u64> = old.iter().map(|layer| layer.number).collect();
+    if !replace(last, &old, &new) {
         return Ok(());
     }
-    let layers: Vec<Layer> = writer.catalogue().layers_of(&moment).cloned().collect();
-    let cut = cut(&layers.iter().map(weight).collect::<Vec<_>>());
-    let merged = merge(
-        writer,
-        layers.get(cut..).unwrap_or_default(),
-        cut == 0,
-        watch,
-    )?;
-    let mut moments = writer.catalogue().moments().to_vec();
-    if let Some(last) = moments.last_mut() {
-        last.layers.truncate(cut);
-        last.layers.extend(merged.iter().map(|layer| layer.number));
-    }
-    let is_old = moment.number <= writer.catalogue().base_number();
+    let is_old = last.number <= writer.catalogue().base_number();
     writer.catalogue_mut().set_moments(moments);
     writer.publish(is_old)
+}
+
+/// Gives layers their numbers, which are returned.
+fn number(writer: &mut Writer, layers: Vec<Layer>) -> Vec<u64> {
+    let mut numbers = Vec::new();
+    for mut layer in layers {
+        layer.number = writer.catalogue().last_layer() + 1;
+        numbers.push(layer.number);
+        writer.catalogue_mut().add_layer(layer);
+    }
+    numbers
 }
 
 fn weight(layer: &Layer) -> u64 {
@@ -105,12 +173,16 @@ pub(crate) fn merge_groups(writer: &mut Writer, watch: &dyn Watch) -> Result<u64
             .filter_map(|n| layers.get(n))
             .cloned()
             .collect();
-        let new = merge(writer, &layers, is_bottom, watch)?;
-        let new: Vec<u64> = new.iter().map(|layer| layer.number).collect();
+        writer.begin()?;
+        let Some(merge) = Merge::of(writer, layers, is_bottom) else {
+            continue;
+        };
+        let new = merge.run(watch)?;
+        let new = number(writer, new);
         let mut moments = writer.catalogue().moments().to_vec();
-        moments
-            .iter_mut()
-            .for_each(|moment| replace(moment, &numbers, &new));
+        for moment in &mut moments {
+            replace(moment, &numbers, &new);
+        }
         writer.catalogue_mut().set_moments(moments);
         merged += numbers.len() as u64;
     }
@@ -142,8 +214,8 @@ fn groups(writer: &Writer) -> BTreeSet<(Vec<u64>, bool)> {
     groups
 }
 
-/// Replaces layers that a moment has one behind the other.
-fn replace(moment: &mut Moment, old: &[u64], new: &[u64]) {
+/// Replaces layers that a moment has one behind the other; returns whether it has them.
+fn replace(moment: &mut Moment, old: &[u64], new: &[u64]) -> bool {
     let at = moment
         .layers
         .windows(old.len())
@@ -153,48 +225,7 @@ fn replace(moment: &mut Moment, old: &[u64], new: &[u64]) {
             .layers
             .splice(at..at + old.len(), new.iter().copied());
     }
-}
-
-/// Stores the layers as one; as several if they have very many runs.
-fn merge(
-    writer: &mut Writer,
-    layers: &[Layer],
-    is_bottom: bool,
-    watch: &dyn Watch,
-) -> Result<Vec<Layer>> {
-    writer.begin()?;
-    let store = Arc::clone(writer.store());
-    let seal = Arc::clone(writer.seal());
-    let image = Image::of_layers(Arc::clone(&store), Arc::clone(&seal), layers.to_vec())?;
-    let runs = runs(image.extents(), is_bottom);
-    let device = MomentDevice::new(image, Cache::new(CACHE, None)?, Fetch::Object);
-    let packer = Packer {
-        store: &store,
-        seal: &seal,
-        watch,
-    };
-    let blocks: u64 = runs
-        .iter()
-        .filter(|run| run.has_data)
-        .map(|run| run.count)
-        .sum();
-    watch.expect(blocks * BLOCK as u64);
-    let mut merged = Vec::new();
-    let mut chunks = runs
-        .chunks(MAX_RUNS)
-        .map(<[Run]>::to_vec)
-        .collect::<Vec<_>>();
-    if chunks.is_empty() {
-        chunks.push(Vec::new());
-    }
-    for runs in chunks {
-        let name = writer.new_layer()?;
-        let mut read = |block, buf: &mut [u8]| device.read_blocks(block, buf);
-        let layer = packer.write(name, runs, &mut read)?;
-        writer.catalogue_mut().add_layer(layer.clone());
-        merged.push(layer);
-    }
-    Ok(merged)
+    at.is_some()
 }
 
 /// Extents as runs of a layer.

@@ -51,7 +51,10 @@ pub enum Error {
         damage: String,
     },
     /// An object that a moment needs is not there.
-    #[error("{0} is missing: it was deleted by something else than `cairnfs backup prune`")]
+    #[error(
+        "{0} is missing: a prune has removed it since the backup was opened, so that it is to be opened \
+         anew, or something else than CairnFS has deleted it"
+    )]
     Missing(String),
     /// The backup is one of another volume.
     #[error("the backup is one of the volume {theirs}, this is {ours}: give another prefix for it")]
@@ -96,6 +99,15 @@ pub enum Error {
          `cairnfs backup prune URL`, such as with --keep-daily 30"
     )]
     Full,
+    /// A store without space, in which nothing can go before something was stored.
+    #[error(
+        "the store has no space for the {bytes} bytes with which a prune begins, and nothing that can go \
+         before: make so much space, by removing something else that is there, and run it again"
+    )]
+    NoRoom {
+        /// How much is needed.
+        bytes: u64,
+    },
     /// Contents are encrypted, and the identity is not there.
     #[error(
         "the contents of this backup are encrypted: give its identity with --identity FILE, or its \
@@ -177,6 +189,15 @@ impl Error {
                 len,
                 source: Arc::new(io::Error::other(other)),
             },
+        }
+    }
+
+    /// Whether the store had no space left.
+    pub fn is_full(&self) -> bool {
+        match self {
+            Self::NoRoom { .. } => true,
+            Self::Store { source, .. } | Self::Unclear { source, .. } => is_full(source),
+            _ => false,
         }
     }
 

@@ -1,4 +1,4 @@
-//! Which moments a prune keeps: rules as restic has them.
+//! Which moments a prune keeps: rules as restic has them, and the thinning of those that a mount stores.
 //!
 //! The newest moment is always kept. Times are those of the machine that had the volume, in a given time
 //! zone.
@@ -17,7 +17,9 @@ use crate::format::head::Moment;
 pub struct Keep {
     /// The last ones.
     pub last: u32,
-    /// The last one of each of the last hours that have one.
+    /// The last one of each of the last minutes that have one.
+    pub minutely: u32,
+    /// The same of hours.
     pub hourly: u32,
     /// The same of days.
     pub daily: u32,
@@ -31,12 +33,56 @@ pub struct Keep {
     pub within: Option<Duration>,
 }
 
+/// How many moments thinning leaves in any case: the last that were stored.
+pub const DENSE: usize = 1000;
+
+/// Which moments stay in a backup that a mount writes.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Rules {
+    /// The last [`DENSE`], whatever their clock says, less and less of what is older, and all that
+    /// somebody has asked for.
+    #[default]
+    Thin,
+    /// All.
+    All,
+    /// Those that these rules keep.
+    Keep(Keep),
+}
+
+impl Rules {
+    /// The numbers of the moments that stay.
+    pub fn kept(&self, moments: &[Moment], zone: &TimeZone) -> BTreeSet<u64> {
+        match self {
+            Self::All => Keep::default().kept(moments, zone),
+            Self::Keep(keep) => keep.kept(moments, zone),
+            Self::Thin => {
+                let mut kept = Keep::thinned().kept(moments, zone);
+                let asked = moments.iter().filter(|moment| !moment.automatic);
+                let last = moments.iter().rev().take(DENSE);
+                kept.extend(asked.chain(last).map(|moment| moment.number));
+                kept
+            }
+        }
+    }
+}
+
 /// A period: equal for moments of the same one.
-type Period = (i16, i16, i8);
+type Period = (i16, i16, i16);
 /// In which period a moment is.
 type PeriodOf = fn(&Moment, &TimeZone) -> Period;
 
 impl Keep {
+    /// What thinning leaves besides the last ones: less the older it is, and one of each day for ever. It
+    /// counts periods that have moments, not ages, so that a clock that jumps takes no period's last one.
+    fn thinned() -> Self {
+        Self {
+            minutely: 24 * 60,
+            hourly: 14 * 24,
+            daily: u32::MAX,
+            ..Self::default()
+        }
+    }
+
     /// Whether there is no rule.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
@@ -51,7 +97,8 @@ impl Keep {
         newest.sort_by_key(|m| std::cmp::Reverse((m.seconds, m.nanoseconds, m.number)));
         let mut kept: BTreeSet<u64> = moments.last().map(|m| m.number).into_iter().collect();
         kept.extend(newest.iter().take(self.last as usize).map(|m| m.number));
-        let rules: [(u32, PeriodOf); 5] = [
+        let rules: [(u32, PeriodOf); 6] = [
+            (self.minutely, minute),
             (self.hourly, hour),
             (self.daily, day),
             (self.weekly, week),
@@ -87,7 +134,13 @@ fn local(moment: &Moment, zone: &TimeZone) -> jiff::civil::DateTime {
 
 fn hour(moment: &Moment, zone: &TimeZone) -> Period {
     let time = local(moment, zone);
-    (time.year(), time.day_of_year(), time.hour())
+    (time.year(), time.day_of_year(), time.hour().into())
+}
+
+fn minute(moment: &Moment, zone: &TimeZone) -> Period {
+    let time = local(moment, zone);
+    let of_day = i16::from(time.hour()) * 60 + i16::from(time.minute());
+    (time.year(), time.day_of_year(), of_day)
 }
 
 fn day(moment: &Moment, zone: &TimeZone) -> Period {
@@ -124,6 +177,7 @@ mod tests {
             blocks: 0,
             live: 0,
             layers: Vec::new(),
+            automatic: true,
         };
         (0..count).map(moment).collect()
     }
@@ -150,6 +204,51 @@ mod tests {
         assert_eq!(kept(&rules(|r| r.yearly = 5), 130), [129]);
         let day = rules(|r| r.within = Some(Duration::from_secs(86_400)));
         assert_eq!(kept(&day, 10), [5, 6, 7, 8, 9]);
+    }
+
+    /// A moment each five seconds for twenty days, as of a mount that always changes.
+    #[test]
+    fn thinning_keeps_new_moments_dense_and_a_limited_number_of_all() {
+        let mut all = moments(20 * 17_280);
+        let first = all[0].seconds;
+        for moment in &mut all {
+            moment.seconds = first + moment.number as i64 * 5;
+        }
+        let asked_for = 5;
+        all[asked_for].automatic = false;
+        let kept = Rules::Thin.kept(&all, &TimeZone::UTC);
+        let newest = all.len() as u64 - 1;
+        assert!((newest - 999..=newest).all(|number| kept.contains(&number)));
+        let (minute, hour, day) = (12, 720, 17_280);
+        let age = |number: u64| newest - number;
+        // Between the newest ones there is no longer gap than the rules leave.
+        let kept: Vec<u64> = kept.into_iter().collect();
+        assert_eq!(kept.first(), Some(&(asked_for as u64)));
+        for pair in kept.windows(2).skip(1) {
+            let gap = pair[1] - pair[0];
+            let most = match age(pair[0]) {
+                0..1000 => 1,
+                age if age < day => minute,
+                age if age < 13 * day => hour,
+                _ => day,
+            };
+            assert!(gap <= most, "{pair:?}");
+        }
+        assert!(kept.len() < 1000 + 1440 + 336 + 22, "{}", kept.len());
+        assert_eq!(Rules::All.kept(&all, &TimeZone::UTC).len(), all.len());
+    }
+
+    #[test]
+    fn thinning_takes_no_new_moment_whatever_the_clock_says() {
+        let mut jumped = moments(3000);
+        for (at, moment) in jumped.iter_mut().enumerate() {
+            moment.seconds = match at {
+                500..1900 => 4_000_000_000,
+                _ => 1_767_225_600 + at as i64,
+            };
+        }
+        let kept = Rules::Thin.kept(&jumped, &TimeZone::UTC);
+        assert!((2000..3000).all(|number| kept.contains(&number)));
     }
 
     #[test]

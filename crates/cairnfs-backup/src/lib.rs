@@ -13,6 +13,7 @@
 #![deny(missing_docs)]
 
 mod cache;
+mod care;
 mod catalogue;
 mod check;
 mod compact;
@@ -40,13 +41,14 @@ mod watch;
 mod writer;
 
 pub use cache::Cache;
+pub use care::{Done, Job};
 pub use catalogue::{Catalogue, Newest};
 pub use check::{Report, check};
 pub use device::{Fetch, MomentDevice};
 pub use ended::Ended;
 pub use error::{Error, Result};
 pub use image::Image;
-pub use keep::Keep;
+pub use keep::{DENSE, Keep, Rules};
 pub use prune::{PruneOptions, Pruned, prune};
 pub use repair::{Repaired, repair};
 pub use restore::restore;

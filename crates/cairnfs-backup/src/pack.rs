@@ -46,8 +46,27 @@ impl Packer<'_> {
     /// Stores a layer of the name `name`, whose blocks `read` provides in ascending order.
     ///
     /// # Errors
-    /// Blocks cannot be read, or the store fails. What was stored is garbage then.
+    /// Blocks cannot be read, or the store fails. What was stored is garbage then; if there was no space, it
+    /// goes, for it would be in the way of everything that makes space.
     pub fn write(
+        &self,
+        (number, name): (u64, String),
+        runs: Vec<Run>,
+        read: &mut ReadBlocks<'_>,
+    ) -> Result<Layer> {
+        let data = runs.iter().filter(|run| run.has_data);
+        let blocks: u64 = data.map(|run| run.count).sum();
+        let objects = (0..blocks.div_ceil(OBJECT_BLOCKS).max(1)).map(|n| object_name(&name, n));
+        let objects: Vec<String> = objects.collect();
+        let written = self.write_all((number, name), runs, read);
+        if written.as_ref().is_err_and(Error::is_full) {
+            // The next prune removes what is left.
+            let _ = self.store.delete(&objects);
+        }
+        written
+    }
+
+    fn write_all(
         &self,
         (number, name): (u64, String),
         runs: Vec<Run>,

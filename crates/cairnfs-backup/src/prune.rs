@@ -1,7 +1,8 @@
 //! Pruning: moments that no rule keeps go, then what nothing needs any longer.
 //!
 //! In this order: a head without the moments, then the objects. So a crash leaves garbage that the next
-//! prune removes, and never a moment that lacks something. Uses the writer, rules and compaction.
+//! prune removes, and never a moment that lacks something. Where there is no space for the head, what is
+//! needed neither by a moment nor by a writer goes before. Uses the writer, rules and compaction.
 
 use std::sync::Arc;
 
@@ -40,9 +41,14 @@ pub struct Pruned {
     pub objects: u64,
     /// Layers that became others.
     pub merged: u64,
+    /// Whether there was no space to merge more of them.
+    pub has_no_space: bool,
 }
 
-/// Prunes a backup.
+/// How often space is made for a prune that has none to begin or to go on.
+const ROUNDS: u32 = 3;
+
+/// Prunes a backup. In a store without space, what can go without a new head goes before.
 ///
 /// # Errors
 /// A writer has begun meanwhile: then it is to be run again; or the store fails.
@@ -52,34 +58,87 @@ pub fn prune(
     zone: &TimeZone,
     watch: &dyn Watch,
 ) -> Result<Pruned> {
+    let mut pruned = Pruned::default();
+    for _ in 0..ROUNDS {
+        match prune_once(store, options, (zone, watch), &mut pruned) {
+            Err(why) if why.is_full() => make_room(store, options, &mut pruned)?,
+            Err(why) => return Err(why),
+            Ok(()) => return Ok(pruned),
+        }
+    }
+    prune_once(store, options, (zone, watch), &mut pruned)?;
+    Ok(pruned)
+}
+
+/// Deletes what can go before anything is stored.
+fn make_room(store: &Arc<Store>, options: &PruneOptions, pruned: &mut Pruned) -> Result<()> {
+    let mut writer = Writer::open_for_care(Arc::clone(store), options.key.clone())?;
+    let (bytes, objects) = writer.make_room()?;
+    add(pruned, (bytes, objects));
+    match objects {
+        0 => Err(Error::NoRoom {
+            bytes: writer.head_size()?,
+        }),
+        _ => Ok(()),
+    }
+}
+
+fn prune_once(
+    store: &Arc<Store>,
+    options: &PruneOptions,
+    (zone, watch): (&TimeZone, &dyn Watch),
+    pruned: &mut Pruned,
+) -> Result<()> {
     let mut writer = Writer::open_for_care(Arc::clone(store), options.key.clone())?;
     let kept = options.keep.kept(writer.catalogue().moments(), zone);
     let moments = writer.catalogue().moments().to_vec();
     let stays = |moment: &Moment| kept.contains(&moment.number);
     let (moments, removed): (Vec<_>, Vec<_>) = moments.into_iter().partition(stays);
-    let mut pruned = Pruned {
-        kept: moments.len() as u64,
-        removed,
-        ..Pruned::default()
-    };
+    pruned.kept = moments.len() as u64;
     if options.dry_run || writer.catalogue().newest().is_none() {
-        return Ok(pruned);
+        pruned.removed = removed;
+        return Ok(());
     }
     writer.begin()?;
-    if !pruned.removed.is_empty() {
+    if !removed.is_empty() {
         writer.catalogue_mut().set_moments(moments);
         writer.publish(true)?;
+        pruned.removed.extend(removed);
     }
-    add(&mut pruned, writer.delete_garbage()?);
+    add(pruned, writer.delete_garbage()?);
     watch.go_on()?;
-    if writer.seal().opens() {
-        pruned.merged = compact::merge_groups(&mut writer, watch)?;
+    if !writer.seal().opens() {
+        return Ok(());
     }
-    if pruned.merged > 0 {
+    match merge(&mut writer, watch, pruned) {
+        Err(why) if why.is_full() => {
+            // What had to go has gone; a merge would only save more space.
+            pruned.has_no_space = true;
+            remove_begun(&mut writer, pruned)
+        }
+        merged => merged,
+    }
+}
+
+fn merge(writer: &mut Writer, watch: &dyn Watch, pruned: &mut Pruned) -> Result<()> {
+    let merged = compact::merge_groups(writer, watch)?;
+    if merged > 0 {
         writer.publish(true)?;
-        add(&mut pruned, writer.delete_garbage()?);
+        pruned.merged += merged;
+        add(pruned, writer.delete_garbage()?);
     }
-    Ok(pruned)
+    Ok(())
+}
+
+/// Removes what a merge has stored that found no space for the rest, if that can be done without any.
+fn remove_begun(writer: &mut Writer, pruned: &mut Pruned) -> Result<()> {
+    writer.reopen()?;
+    match writer.begin() {
+        Ok(()) => add(pruned, writer.delete_garbage()?),
+        Err(why) if why.is_full() => {}
+        Err(why) => return Err(why),
+    }
+    Ok(())
 }
 
 fn add(pruned: &mut Pruned, (bytes, objects): (u64, u64)) {

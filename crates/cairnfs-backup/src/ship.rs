@@ -6,14 +6,18 @@
 //! own, so that a moment counts as soon as it is stored. Uses the writer, layers and compaction.
 
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
+use jiff::tz::TimeZone;
+
+use crate::care::{Care, Done, Job};
 use crate::catalogue::since_epoch;
 use crate::compact;
 use crate::error::{Error, Result};
 use crate::format::head::Moment;
 use crate::format::{BLOCK, MAX_RUNS};
 use crate::image::Image;
+use crate::keep::Rules;
 use crate::pack::Packer;
 use crate::runs::{Blocks, layer_runs};
 use crate::store::Store;
@@ -108,6 +112,7 @@ pub struct Shipper {
     last: Option<(String, Blocks)>,
     /// Whether the writer must read anew what is kept: something has failed.
     is_stale: bool,
+    care: Care,
 }
 
 impl Shipper {
@@ -120,6 +125,7 @@ impl Shipper {
             writer: Writer::open(store, &source.volume(), options)?,
             last: None,
             is_stale: false,
+            care: Care::default(),
         })
     }
 
@@ -147,12 +153,96 @@ impl Shipper {
     }
 
     /// Merges layers of the newest moment if it has too many. Moments are whole whether it succeeds or
-    /// not; until it does, each further one has a layer more.
+    /// not; until it does, each further one has a layer more. For programs that do nothing meanwhile; others
+    /// have [`Self::next_job`].
     ///
     /// # Errors
     /// Another writer has begun, or the store fails.
     pub fn tidy(&mut self, watch: &dyn Watch) -> Result<()> {
-        self.fresh(|this| compact::shorten(&mut this.writer, watch))
+        self.fresh(|this| {
+            if this.is_long() {
+                this.writer.begin()?;
+            }
+            match Job::merge(&this.writer) {
+                Some(job) => job.run(watch)?.adopt(&mut this.writer),
+                None => Ok(()),
+            }
+        })
+    }
+
+    fn is_long(&self) -> bool {
+        let newest = self.writer.catalogue().moments().last();
+        newest.is_some_and(|moment| moment.layers.len() > compact::MOST_LAYERS)
+    }
+
+    /// Removes the moments that rules do not keep; returns how many. Their contents go later, by
+    /// [`Self::next_job`].
+    ///
+    /// # Errors
+    /// Another writer has begun, or the store fails. Then nothing is removed, or all of it.
+    pub fn thin(&mut self, rules: &Rules, zone: &TimeZone) -> Result<u64> {
+        for _ in 1..ATTEMPTS {
+            match self.fresh(|this| this.thin_once(rules, zone)) {
+                // A prune, perhaps; if it was somebody else, opening anew tells.
+                Err(Error::Lost { .. } | Error::Unclear { .. }) => {}
+                other => return other,
+            }
+        }
+        self.fresh(|this| this.thin_once(rules, zone))
+    }
+
+    fn thin_once(&mut self, rules: &Rules, zone: &TimeZone) -> Result<u64> {
+        let moments = self.writer.catalogue().moments();
+        let kept = rules.kept(moments, zone);
+        let left = moments
+            .iter()
+            .filter(|moment| kept.contains(&moment.number));
+        let left: Vec<Moment> = left.cloned().collect();
+        let removed = moments.len() - left.len();
+        if removed > 0 {
+            self.writer.begin()?;
+            self.writer.catalogue_mut().set_moments(left);
+            self.writer.publish(true)?;
+        }
+        Ok(removed as u64)
+    }
+
+    /// Deletes what nothing needs in a store without space, also what stays for readers otherwise; returns
+    /// whether there was anything.
+    ///
+    /// # Errors
+    /// Another writer has begun, or the store fails.
+    pub fn make_room(&mut self) -> Result<bool> {
+        self.fresh(|this| {
+            let (_, objects) = this.writer.make_room()?;
+            let waste = this.care.delete_waste(&this.writer)?;
+            Ok(objects > 0 || waste)
+        })
+    }
+
+    /// What is to be done beside shipments, by another thread: merging layers, and deleting what no moment
+    /// has needed for `grace`. There is at most one at a time; give it to [`Self::job_done`].
+    ///
+    /// # Errors
+    /// Another writer has begun, or the store fails.
+    pub fn next_job(&mut self, grace: Duration) -> Result<Option<Job>> {
+        match self.is_stale {
+            // It is not known what is kept; the next shipment reads that.
+            true => Ok(None),
+            false => self.care.next(&mut self.writer, grace),
+        }
+    }
+
+    /// Takes over what a job of [`Self::next_job`] has done.
+    ///
+    /// # Errors
+    /// Another writer has begun, or the store fails.
+    pub fn job_done(&mut self, done: Done) -> Result<()> {
+        match self.is_stale || !done.is_of(&self.writer) {
+            // What it has stored is garbage, what it has found may not be any longer.
+            true => Ok(()),
+            false => self.fresh(|this| this.care.take(done, &mut this.writer)),
+        }
     }
 
     fn try_ship(&mut self, source: &dyn Source, watch: &dyn Watch) -> Result<Shipped> {
@@ -236,6 +326,7 @@ impl Shipper {
             blocks: checkpoint.blocks(),
             live: blocks_now.count(),
             layers,
+            automatic: self.writer.options().automatic,
         };
         self.writer.catalogue_mut().add_moment(moment.clone());
         self.writer.publish(false)?;

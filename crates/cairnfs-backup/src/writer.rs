@@ -17,12 +17,12 @@ use crate::error::{Error, Result, is_full};
 use crate::format::head::{Head, Writer as Name};
 use crate::format::root::{self, Root};
 use crate::format::{
-    FORMAT, HEADS_TOGETHER, Hash, MAX_OBJECT, copy_name, gone_name, head_name, layer_of, new_layer,
-    random_name,
+    FORMAT, HEADS_TOGETHER, Hash, MAX_HEADS, MAX_OBJECT, copy_name, gone_name, head_name,
+    head_number, layer_of, new_layer, random_name,
 };
 use crate::seal::{Key, NewKey, Seal};
 use crate::search::{Anchor, listed};
-use crate::store::{Put, Store};
+use crate::store::{Listed, Put, Store};
 
 /// What a writer is and wants.
 #[derive(Clone, Default)]
@@ -35,6 +35,8 @@ pub struct WriterOptions {
     pub new_key: Option<NewKey>,
     /// What opens an encrypted backup; only compaction needs it.
     pub key: Option<Key>,
+    /// Marks its moments as those that nobody has asked for.
+    pub automatic: bool,
 }
 
 /// A writer, with all that is kept.
@@ -178,6 +180,11 @@ impl Writer {
         Ok(())
     }
 
+    /// Its epoch, once it has begun.
+    pub(crate) fn epoch(&self) -> Option<u64> {
+        self.epoch
+    }
+
     /// The name and the number of a new layer.
     pub(crate) fn new_layer(&self) -> Result<(u64, String)> {
         let name = new_layer(self.epoch.unwrap_or(0))?;
@@ -281,18 +288,9 @@ impl Writer {
         let moments = self.catalogue.moments().iter();
         let layers = moments.flat_map(|moment| self.catalogue.layers_of(moment));
         let used: BTreeSet<&str> = layers.map(|layer| layer.name.as_str()).collect();
-        let is_garbage = |name: &str| {
-            layer_of(name).is_some_and(|(layer, of)| of <= epoch && !used.contains(layer))
-        };
         let listed = self.store.list("layers", usize::MAX)?;
-        let garbage: Vec<_> = listed
-            .iter()
-            .filter(|found| is_garbage(&found.name))
-            .collect();
-        let names: Vec<_> = garbage
-            .iter()
-            .map(|found| format!("layers/{}", found.name))
-            .collect();
+        let garbage: Vec<&Listed> = unnamed(&listed, epoch, |layer| used.contains(layer)).collect();
+        let names: Vec<String> = garbage.iter().map(|found| layer_path(found)).collect();
         self.store.delete(&names)?;
         for folder in ["layers", "gone", ""] {
             self.store.sweep(folder);
@@ -301,6 +299,43 @@ impl Writer {
             garbage.iter().map(|found| found.size).sum(),
             names.len() as u64,
         ))
+    }
+
+    /// Bytes of a whole head with what is kept.
+    pub(crate) fn head_size(&mut self) -> Result<u64> {
+        let epoch = self.epoch.unwrap_or(0);
+        let (_, bytes) = self.catalogue.next_head((epoch, &self.name), true)?;
+        Ok(bytes.len() as u64)
+    }
+
+    /// Deletes what is in nobody's way before this writer has begun: what killed programs have left,
+    /// layers of earlier epochs that nothing names, and copies of heads that lie between the newest one and
+    /// its base, which would be read only if both of these were damaged. Returns bytes and objects.
+    ///
+    /// # Errors
+    /// The store fails.
+    pub(crate) fn make_room(&self) -> Result<(u64, u64)> {
+        for folder in ["", "heads", "copies", "layers", "gone"] {
+            self.store.sweep(folder);
+        }
+        let Some(newest) = self.catalogue.newest() else {
+            return Ok((0, 0));
+        };
+        let named = self.catalogue.layer_names();
+        let layers = self.store.list("layers", usize::MAX)?;
+        let before = newest.epoch.saturating_sub(1);
+        let layers = unnamed(&layers, before, |layer| named.contains(layer));
+        let layers = layers.map(|found| (layer_path(found), found.size));
+        let needed = [Some(newest.number), Some(self.catalogue.base_number())];
+        let copies = self.store.list("copies", MAX_HEADS)?;
+        let copies = copies.iter().filter(|found| {
+            let number = head_number(&found.name);
+            number.is_some() && !needed.contains(&number)
+        });
+        let copies = copies.map(|found| (format!("copies/{}", found.name), found.size));
+        let (names, sizes): (Vec<String>, Vec<u64>) = layers.chain(copies).unzip();
+        self.store.delete(&names)?;
+        Ok((sizes.iter().sum(), names.len() as u64))
     }
 
     /// Whether the newest head is still the own one.
@@ -313,6 +348,23 @@ impl Writer {
             Some(_) => Err(self.lost()),
         }
     }
+}
+
+/// The objects of layers of no later epoch than `last` that are not named.
+pub(crate) fn unnamed<'a>(
+    listed: &'a [Listed],
+    last: u64,
+    is_named: impl Fn(&str) -> bool + 'a,
+) -> impl Iterator<Item = &'a Listed> {
+    let is_garbage = move |found: &&Listed| {
+        layer_of(&found.name).is_some_and(|(layer, epoch)| epoch <= last && !is_named(layer))
+    };
+    listed.iter().filter(is_garbage)
+}
+
+/// The name of an object that a list of `layers` has.
+pub(crate) fn layer_path(found: &Listed) -> String {
+    format!("layers/{}", found.name)
 }
 
 /// A catalogue whose root object is the one that was read before: what this writer encrypts for must not

@@ -39,6 +39,8 @@ pub enum Request {
     Writable,
     /// Make everything durable: [`Synced`].
     Sync,
+    /// The status, then make everything durable: [`Leaving`].
+    Leave,
     /// Discard free space: the number of bytes.
     Trim,
 }
@@ -65,6 +67,15 @@ pub struct Synced {
     pub refused: Option<String>,
     /// The image was moved, replaced or deleted.
     pub displaced: Option<String>,
+}
+
+/// What to know of a mount before it is unmounted.
+#[derive(Serialize, Deserialize)]
+pub struct Leaving {
+    /// The status before everything was made durable; `None` if it could not be asked for.
+    pub before: Option<Answer>,
+    /// Whether everything is durable.
+    pub synced: Result<Synced, Refusal>,
 }
 
 /// The class of a failed request.
@@ -186,6 +197,16 @@ pub fn sync(dir: &Path, wait: Duration) -> Result<Synced, Refusal> {
     })
 }
 
+/// The status of the mount at `dir`, then as [`sync`]; by one child process.
+///
+/// # Errors
+/// The daemon is dead or does not answer, or cannot be asked.
+pub fn leave(dir: &Path, wait: Duration) -> Result<Leaving, Refusal> {
+    ask(Request::Leave, dir, CHECK.min(wait), || {
+        still_answers(dir, wait)
+    })
+}
+
 /// Discards the free space of the volume mounted at `dir`; returns the number of bytes. Waits as
 /// [`sync`].
 ///
@@ -263,6 +284,7 @@ pub fn answer_parent(request: Request, dir: &Path) -> io::Result<()> {
         Request::Status => answer(dir, status_now(dir)),
         Request::Writable => answer(dir, control::is_writable(dir)),
         Request::Sync => answer(dir, synced(dir)),
+        Request::Leave => answer(dir, leaving(dir)),
         Request::Trim if is_directory(dir) => answer(dir, control::trim(dir)),
         Request::Trim => serde_json::to_vec(&Err::<(), _>(Refusal {
             cause: Cause::NotDirectory,
@@ -293,6 +315,18 @@ fn synced(dir: &Path) -> io::Result<Synced> {
     Ok(Synced {
         refused: refused.map(|text| show_bytes(text.as_bytes())),
         displaced: displaced(dir),
+    })
+}
+
+fn leaving(dir: &Path) -> io::Result<Leaving> {
+    let before = match status_now(dir) {
+        Err(e) if mountinfo::is_dead(&e) => return Err(e),
+        // The caller may not read the directory.
+        other => other.ok(),
+    };
+    Ok(Leaving {
+        before,
+        synced: synced(dir).map_err(|e| Refusal::of(dir, &e)),
     })
 }
 

@@ -1,9 +1,10 @@
 //! The memory allocator of the command: mimalloc with small pages and a long purge delay.
 //!
 //! One thread makes inodes and log vectors, another one frees them. For this pattern the C
-//! library's allocator takes locks and asks the kernel for memory in small steps. mimalloc asks
-//! for huge pages; the kernel clears two mebibytes at the first touch of each. Where a virtual
-//! machine gets them anew from its host each time, that costs more than huge pages save.
+//! library's allocator takes locks and asks the kernel for memory in small steps. The kernel clears
+//! two mebibytes at the first touch of a huge page. Where a virtual machine gets them anew from its
+//! host each time, that costs more than huge pages save, and a short command needs less memory than
+//! one: so mimalloc is built not to ask for them.
 //! Committers reuse within seconds the memory that a merge frees. When the purge delay ends,
 //! however, mimalloc returns all memory that is free at that moment, also memory that was freed
 //! shortly before. The delay is therefore a minute: with a shorter one the kernel would clear

@@ -9,6 +9,8 @@ use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::OnceLock;
 
 use cairnfs::refs::{local_zone, time_zone};
 use indicatif::ProgressDrawTarget;
@@ -57,16 +59,27 @@ impl Manner {
 }
 
 /// The time zone of this process in a form that another one understands; `None` for that of the system
-/// if it has no name.
+/// if it has no name. Without `TZ` it is not looked up: few commands need it, and the first look-up
+/// reads all directories of the system's list of zones.
 fn own_zone() -> Option<String> {
-    let zone = local_zone();
-    let named = zone.iana_name().map(str::to_owned);
+    // The other process may have another zone in its environment, or none.
+    let Some(told) = std::env::var_os("TZ") else {
+        return system_zone();
+    };
+    let named = local_zone().iana_name().map(str::to_owned);
     named.or_else(|| {
-        // The other process may have another zone in its environment, or none.
-        let told = std::env::var("TZ").ok()?;
+        let told = told.into_string().ok()?;
         let is_known = time_zone(&told).is_ok();
         Some(if is_known { told } else { UNKNOWN.to_owned() })
     })
+}
+
+/// The name of the system's time zone, from its link into the list of zones.
+fn system_zone() -> Option<String> {
+    let link = Path::new("/etc/localtime");
+    let target = std::fs::read_link(link).ok().filter(|_| link.exists())?;
+    let (_, name) = target.to_str()?.split_once("zoneinfo/")?;
+    Some(name.to_owned())
 }
 
 /// The streams of a process: standard input, output and error.
@@ -78,7 +91,8 @@ pub struct Stage {
     output: File,
     errors: File,
     manner: Manner,
-    zone: TimeZone,
+    /// Looked up when it is needed.
+    zone: OnceLock<TimeZone>,
     end: End,
 }
 
@@ -122,7 +136,7 @@ impl Stage {
             input,
             output,
             errors,
-            zone: manner.time_zone(),
+            zone: OnceLock::new(),
             manner,
             end,
         }
@@ -169,7 +183,7 @@ impl Stage {
 
     /// The time zone of the process that was called.
     pub fn zone(&self) -> &TimeZone {
-        &self.zone
+        self.zone.get_or_init(|| self.manner.time_zone())
     }
 
     /// Its name or POSIX form; `None` for that of the system.

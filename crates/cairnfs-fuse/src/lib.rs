@@ -20,6 +20,7 @@ pub mod elsewhere;
 pub mod ending;
 mod full;
 pub mod holders;
+mod kept;
 mod lists;
 mod losses;
 pub mod messages;
@@ -36,6 +37,7 @@ pub mod status;
 pub mod syncs;
 mod trees;
 pub mod waiting;
+mod words;
 
 pub use cairnfs_transport::Transport;
 pub use options::MountOptions;

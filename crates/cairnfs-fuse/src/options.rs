@@ -8,6 +8,9 @@ use std::time::Duration;
 
 use cairnfs_transport::Transport;
 
+pub use crate::kept::BackupKeep;
+use crate::words::{DAEMON_WORDS, is_without_effect, unknown};
+
 /// When the kernel sends written data to the daemon.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum WriteMode {
@@ -57,6 +60,12 @@ pub struct MountOptions {
     pub backup_wait: Option<Duration>,
     /// The age recipient that it is encrypted for.
     pub backup_recipient: Option<String>,
+    /// Which moments of it stay.
+    pub backup_keep: BackupKeep,
+    /// How long the contents of removed moments stay for those that read them.
+    pub backup_grace: Option<Duration>,
+    /// Each fsync waits until the backup has what it made durable, and for how long.
+    pub backup_sync: Option<Duration>,
     /// Report times of birth.
     pub birth_times: bool,
     /// Number of event loops.
@@ -97,6 +106,9 @@ impl Default for MountOptions {
             interval: None,
             backup_wait: None,
             backup_recipient: None,
+            backup_keep: BackupKeep::default(),
+            backup_grace: None,
+            backup_sync: None,
             birth_times: false,
             threads: None,
             transport: Transport::default(),
@@ -118,6 +130,12 @@ const INTERVAL: Duration = Duration::from_secs(5);
 
 /// Default of [`MountOptions::backup_wait`]: with [`GRACE`] less than systemd's 90 seconds.
 const BACKUP_WAIT: Duration = Duration::from_secs(20);
+
+/// Default of [`MountOptions::backup_grace`].
+const BACKUP_GRACE: Duration = Duration::from_secs(3600);
+
+/// Default of [`MountOptions::backup_sync`] if it is given without a time.
+const BACKUP_SYNC: Duration = Duration::from_secs(60);
 
 /// Default of [`MountOptions::keep`].
 const KEEP: usize = 24;
@@ -161,6 +179,7 @@ impl MountOptions {
     }
 
     fn check_backup(&self) -> Result<(), String> {
+        self.backup_keep.check()?;
         if self.backup.is_some() {
             return match self.read_only {
                 true => Err(
@@ -175,11 +194,14 @@ impl MountOptions {
             ("interval", self.interval.is_some()),
             ("backup-wait", self.backup_wait.is_some()),
             ("backup-recipient", self.backup_recipient.is_some()),
+            ("backup-grace", self.backup_grace.is_some()),
+            ("backup-sync", self.backup_sync.is_some()),
+            ("backup-keep-", self.backup_keep != BackupKeep::default()),
         ];
         match set.into_iter().find(|(_, is_set)| *is_set) {
             Some((word, _)) => Err(format!(
-                "{word}= is about the backup of a mount, and there is none: add backup=URL, or leave \
-                 {word}= out"
+                "{word} is about the backup of a mount, and there is none: add backup=URL, or leave \
+                 {word} out"
             )),
             None => Ok(()),
         }
@@ -193,6 +215,11 @@ impl MountOptions {
     /// How long the end of the last mount waits for a last moment of the backup.
     pub fn backup_patience(&self) -> Duration {
         self.backup_wait.unwrap_or(BACKUP_WAIT)
+    }
+
+    /// How long the contents of removed moments of the backup stay.
+    pub fn backup_grace(&self) -> Duration {
+        self.backup_grace.unwrap_or(BACKUP_GRACE)
     }
 
     fn apply_word(&mut self, word: &str) -> Result<(), String> {
@@ -215,6 +242,8 @@ impl MountOptions {
             "remount" => self.remount = true,
             "btime" => self.birth_times = true,
             "nobtime" => self.birth_times = false,
+            "backup-keep-all" => self.backup_keep.all = true,
+            "backup-sync" => self.backup_sync = Some(BACKUP_SYNC),
             "norecovery" | "noload" => self.recovery = false,
             "discard" => self.discard = true,
             "nodiscard" => self.discard = false,
@@ -267,6 +296,15 @@ impl MountOptions {
             "backup-wait" => self.backup_wait = Some(parse_seconds(value).map_err(wrong)?),
             "backup-recipient" if value.is_empty() => return Err(wrong("the recipient is empty")),
             "backup-recipient" => self.backup_recipient = Some(value.to_owned()),
+            "backup-grace" => self.backup_grace = Some(parse_interval(value).map_err(wrong)?),
+            "backup-sync" => {
+                let limit = parse_seconds(value).map_err(wrong)?;
+                if limit.is_zero() {
+                    return Err(wrong("more than 0 seconds"));
+                }
+                self.backup_sync = Some(limit);
+            }
+            _ if BackupKeep::has(key) => self.backup_keep.apply(key, value).map_err(wrong)?,
             "keep" => match value.parse() {
                 Ok(n @ 1..=KEEP_MAX) => self.keep = n,
                 _ => return Err(wrong("not a number from 1 to 10000")),
@@ -329,92 +367,6 @@ fn check_source(name: &str) -> Result<(), &'static str> {
         _ if name.chars().any(char::is_control) => Err("the name has control characters"),
         _ => Ok(()),
     }
-}
-
-/// Words for the kernel and for the whole mount.
-const FLAG_WORDS: &[&str] = &[
-    "ro", "rw", "remount", "defaults", "dev", "nodev", "suid", "nosuid", "exec", "noexec", "sync",
-    "async",
-];
-
-/// Words about access times, which CairnFS changes only by explicit requests (`utimensat(2)`).
-const ACCESS_TIME_WORDS: &[&str] = &["atime", "noatime", "relatime", "strictatime", "diratime"];
-
-/// Words for the daemon.
-const DAEMON_WORDS: &[&str] = &[
-    "allow_other",
-    "backup",
-    "backup-recipient",
-    "backup-wait",
-    "branch",
-    "btime",
-    "nobtime",
-    "cache",
-    "discard",
-    "nodiscard",
-    "durability",
-    "fsname",
-    "grace",
-    "interval",
-    "keep",
-    "norecovery",
-    "noload",
-    "snapshots",
-    "subtype",
-    "threads",
-    "transport",
-    "write",
-];
-
-/// Words of fstab that are for mount(8) or systemd, and words for fixed behaviour: the kernel
-/// always checks permissions, reads never change access times, access lists and attributes of users
-/// are always there, and a volume accepts no changes after a failure.
-const WORDS_WITHOUT_EFFECT: &[&str] = &[
-    "auto",
-    "noauto",
-    "user",
-    "nouser",
-    "users",
-    "owner",
-    "group",
-    "nofail",
-    "_netdev",
-    "dirsync",
-    "default_permissions",
-    "acl",
-    "user_xattr",
-    "errors=remount-ro",
-    "nodiratime",
-    "norelatime",
-    "nostrictatime",
-    "lazytime",
-    "nolazytime",
-    "mand",
-    "nomand",
-    "iversion",
-    "noiversion",
-    "silent",
-    "loud",
-    "comment",
-];
-
-/// Words that the kernel shows for a FUSE mount; mount(8) passes them back in a remount.
-const SHOWN_BY_KERNEL: &[&str] = &["user_id", "group_id", "max_read", "blksize"];
-
-fn is_without_effect(word: &str) -> bool {
-    let known = WORDS_WITHOUT_EFFECT.contains(&word) || SHOWN_BY_KERNEL.contains(&word);
-    known || word.starts_with("x-") || word.starts_with("X-")
-}
-
-fn unknown(word: &str) -> String {
-    let lists = [
-        FLAG_WORDS,
-        DAEMON_WORDS,
-        ACCESS_TIME_WORDS,
-        WORDS_WITHOUT_EFFECT,
-    ];
-    let words = lists.map(|list| list.join(", ")).join(", ");
-    format!("unknown mount option {word:?}; the known ones are {words} and x-NAME")
 }
 
 fn parse_seconds(text: &str) -> Result<Duration, &'static str> {
@@ -598,6 +550,12 @@ mod tests {
             "interval=0",
             "backup-wait=-1",
             "backup-recipient=",
+            "backup-grace=soon",
+            "backup-sync=0",
+            "backup-keep-last=0",
+            "backup-keep-daily=few",
+            "backup-keep-within=",
+            "backup-keep-minutely=5",
         ] {
             let error = parse(&format!("rw,{word}")).unwrap_err();
             let key = word.split('=').next().unwrap();
@@ -614,9 +572,22 @@ mod tests {
         assert_eq!(options.check(), Ok(()));
         assert_eq!(options.backup_interval(), Duration::from_secs(120));
         assert_eq!(options.backup_patience(), Duration::ZERO);
-        for word in ["interval=5s", "backup-wait=5", "backup-recipient=age1x"] {
+        for word in [
+            "interval=5s",
+            "backup-wait=5",
+            "backup-recipient=age1x",
+            "backup-grace=1h",
+            "backup-sync",
+            "backup-keep-last=3",
+            "backup-keep-all",
+        ] {
             let text = check(word).unwrap_err();
-            let (key, _) = word.split_once('=').unwrap();
+            let (key, _) = word.split_once('=').unwrap_or((word, ""));
+            let key = if key.starts_with("backup-keep-") {
+                "backup-keep-"
+            } else {
+                key
+            };
             assert!(
                 text.starts_with(key) && text.contains("add backup=URL"),
                 "{text}"
@@ -639,6 +610,11 @@ mod tests {
                 "cache" => "cache=8M",
                 "interval" => "interval=1s",
                 "backup-recipient" => "backup-recipient=age1",
+                "backup-keep-within" => "backup-keep-within=1d",
+                "backup-keep-all" | "backup-sync" => word,
+                _ if word.starts_with("backup-keep-") || word == "backup-grace" => {
+                    &format!("{word}=1")
+                }
                 "durability" | "backup-wait" | "grace" | "keep" | "snapshots" | "threads" => {
                     &format!("{word}=1")
                 }

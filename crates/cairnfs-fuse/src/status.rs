@@ -113,6 +113,18 @@ pub struct Backup {
     pub ended: bool,
     /// The last failure.
     pub last_error: Option<LastError>,
+    /// Moments that were removed, by the rules of the mount.
+    #[serde(default)]
+    pub removed: u64,
+    /// Attempts to remove moments, or to merge or delete layers, that failed.
+    #[serde(default)]
+    pub care_failures: u64,
+    /// Whether the last of these attempts failed.
+    #[serde(default)]
+    pub care_failing: bool,
+    /// The last of these failures.
+    #[serde(default)]
+    pub last_care_error: Option<LastError>,
 }
 
 /// The status of a mounted volume.

@@ -5,7 +5,8 @@
 //! that waits for the device. Then the request is queued until a leader takes the whole queue
 //! ([`BatchQueue`]), makes its files durable together, and answers each request. So few threads
 //! wait for the device, however many fsyncs are in flight. An event loop leads at most one such
-//! group, and only if no other job is in flight. Every fsync gets exactly one answer.
+//! group, and only if no other job is in flight. Every fsync gets exactly one answer. If it shall also wait
+//! for a backup, its answer is kept there ([`Durable::answer`]), and no thread waits.
 
 use std::sync::Arc;
 
@@ -27,9 +28,14 @@ pub trait Durable: Send + Sync + 'static {
     fn write_out(&self, ino: u64) -> Outcome<()>;
     /// Makes files durable; returns one result per request, in order.
     fn fsync_each(&self, requests: &[FsyncRequest]) -> Vec<Outcome<()>>;
+    /// Answers a request whose file is durable, possibly later and in another thread. Does not wait.
+    fn answer(&self, answer: Answer) {
+        answer(Ok(()));
+    }
 }
 
-type Answer = Box<dyn FnOnce(Outcome<()>) + Send>;
+/// Takes the outcome of an fsync.
+pub type Answer = Box<dyn FnOnce(Outcome<()>) + Send>;
 
 /// The fsyncs of a mount.
 pub struct Syncs<D> {
@@ -116,7 +122,10 @@ fn serve(durable: &impl Durable, batch: Vec<(FsyncRequest, Answer)>) {
     let outcomes = caught("fsync", first, || Ok(durable.fsync_each(&requests)));
     let mut outcomes = outcomes.unwrap_or_default().into_iter();
     for answer in answers {
-        answer(outcomes.next().unwrap_or(Err(Refusal(libc::EIO))));
+        match outcomes.next().unwrap_or(Err(Refusal(libc::EIO))) {
+            Ok(()) => durable.answer(answer),
+            refused => answer(refused),
+        }
     }
 }
 

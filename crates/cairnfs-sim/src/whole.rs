@@ -21,6 +21,7 @@ use cairnfs::{PublishOptions, Volume};
 use crate::disk::{Event, SimDisk};
 use crate::explore::{Failure, Tally, dissolved, recover, sound};
 use crate::image::Image;
+use crate::record::{VOLUME_SIZE, fresh_volume, options, pressed};
 use crate::shipped::{Store, Stored, restored};
 use crate::states::{Cursor, StateId, mix};
 use crate::tree::Tree;
@@ -31,6 +32,8 @@ type Named = BTreeMap<String, (bool, Tree)>;
 
 /// One of this many states has its recovery interrupted.
 const INTERRUPTED: u64 = 8;
+/// Maximum number of states that a check tries of one history.
+const STATES: u64 = 400;
 /// Number of states tried of each interrupted recovery.
 const WITHIN: usize = 6;
 
@@ -59,7 +62,8 @@ pub trait Mounted {
 }
 
 /// Nothing is mounted.
-struct Unmounted;
+#[derive(Default)]
+pub struct Unmounted;
 
 impl Mounted for Unmounted {
     fn run(&mut self, _fs: &Arc<FileSystem>, words: &str) -> Result<bool, String> {
@@ -149,6 +153,31 @@ impl Driver<'_> {
             step,
             Step::Fsync(_) | Step::Sync | Step::Snapshot(_) | Step::Branch(_) | Step::Drop(_)
         ))
+    }
+}
+
+/// Records a history on a new volume, without and with memory pressure, each with a front end of its
+/// own, and tries the states that a power cut may leave.
+///
+/// # Errors
+/// A step fails, there are too few states, or one of them breaks the contract.
+pub fn check<M: Mounted + Default>(steps: &str) -> Result<(), String> {
+    let mut failures = Vec::new();
+    for options in [options(2), pressed(6)] {
+        let start = fresh_volume(VOLUME_SIZE).map_err(|e| e.to_string())?;
+        let history = History::record_mounted(start, &options, steps, &mut M::default())?;
+        let tally = history.explore(STATES);
+        if tally.states <= 20 {
+            return Err(format!("{steps}: only {} states", tally.states));
+        }
+        failures.extend(tally.failures);
+    }
+    match failures.first() {
+        None => Ok(()),
+        Some(first) => Err(format!(
+            "{steps}: {} failures, first {first}",
+            failures.len()
+        )),
     }
 }
 

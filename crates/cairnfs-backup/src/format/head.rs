@@ -81,6 +81,9 @@ pub struct Moment {
     pub live: u64,
     /// Numbers of its layers; what a later one says counts.
     pub layers: Vec<u64>,
+    /// Whether a mount has stored it, and nobody asked for this one.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub automatic: bool,
 }
 
 /// A set of blocks with their contents, and of blocks that have none any longer.

@@ -9,6 +9,7 @@
     reason = "a test fails by panicking"
 )]
 
+mod care;
 mod crashes;
 mod heads;
 mod hostile;

@@ -177,3 +177,95 @@ fn a_layer_of_which_an_object_is_gone_costs_its_blocks_and_is_told() {
     let image = Image::open(Arc::clone(&store), Arc::clone(&seal), &catalogue, newest).unwrap();
     restore(&image, &file, &Unwatched).unwrap();
 }
+
+#[test]
+fn a_prune_without_space_removes_what_neither_a_moment_nor_a_writer_needs() {
+    let (objects, volume) = (Objects::default(), Volume::new("v", 200));
+    let (store, client) = objects.changeable();
+    for round in 0..3 {
+        volume.write(round * 9, 50, round);
+        // Each has the next epoch.
+        let mut shipper = Shipper::open(Arc::clone(&store), &volume, options()).unwrap();
+        shipper.ship(&volume, &Unwatched).unwrap();
+    }
+    let catalogue = Catalogue::open(&store).unwrap();
+    let epoch = catalogue.newest().unwrap().epoch;
+    let leave = |epoch: u64| {
+        let name = format!("prefix/layers/{epoch:020}-{:032}-{:08}", 7, 0);
+        let path = object_store::path::Path::from(name);
+        objects.set(&path, "left".into());
+        path
+    };
+    let (dead, alive) = (leave(epoch - 1), leave(epoch));
+    client.set(Trouble::Refuses(Refusal::Full));
+    let keep = Keep {
+        last: 1,
+        ..Keep::default()
+    };
+    let pruning = PruneOptions {
+        keep,
+        ..PruneOptions::default()
+    };
+    for _ in 0..2 {
+        let refused = prune(&store, &pruning, &TimeZone::UTC, &Unwatched).unwrap_err();
+        assert!(matches!(refused, Error::NoRoom { bytes: 1.. }), "{refused}");
+        let names = objects.names();
+        assert!(!names.contains(&dead) && names.contains(&alive));
+        let copies = names
+            .iter()
+            .filter(|name| name.as_ref().contains("copies/"));
+        assert_eq!(copies.count(), 2, "of the newest head and its base");
+        assert_eq!(objects.verify(&volume).len(), 3);
+    }
+    client.set(Trouble::None);
+    prune(&store, &pruning, &TimeZone::UTC, &Unwatched).unwrap();
+    assert_eq!(objects.verify(&volume).len(), 1);
+    let repaired = cairnfs_backup::repair(&store, &Unwatched).unwrap();
+    assert_eq!((repaired.left, repaired.lost), (Vec::new(), None));
+    volume.write(1, 1, 9);
+    let mut shipper = Shipper::open(store, &volume, options()).unwrap();
+    shipper.ship(&volume, &Unwatched).unwrap();
+    assert_eq!(objects.verify(&volume).len(), 2);
+}
+
+#[test]
+fn a_moment_that_finds_no_space_leaves_nothing_behind_and_what_nobody_needs_makes_space() {
+    let (objects, volume) = (Objects::default(), Volume::new("v", 20_000));
+    let (store, client) = objects.changeable();
+    let mut shipper = Shipper::open(Arc::clone(&store), &volume, options()).unwrap();
+    for round in 0..3 {
+        volume.forget();
+        volume.write(0, 60, round);
+        shipper.ship(&volume, &Unwatched).unwrap();
+    }
+    let rules = cairnfs_backup::Rules::Keep(Keep {
+        last: 1,
+        ..Keep::default()
+    });
+    assert_eq!(shipper.thin(&rules, &TimeZone::UTC).unwrap(), 2);
+    // It was not looked yet what is left to do; then it waits for readers.
+    let later = Duration::from_secs(1 << 40);
+    let job = shipper.next_job(later).unwrap().unwrap();
+    let done = job.run(&Unwatched).unwrap();
+    shipper.job_done(done).unwrap();
+    assert!(shipper.next_job(later).unwrap().is_none());
+    let layers = || {
+        let names = objects.names();
+        names
+            .iter()
+            .filter(|name| name.as_ref().contains("layers/"))
+            .count()
+    };
+    assert_eq!(layers(), 3);
+    volume.write(0, 10_000, 9);
+    client.set(Trouble::Refuses(Refusal::Full));
+    let refused = shipper.ship(&volume, &Unwatched).unwrap_err();
+    assert!(refused.is_full(), "{refused}");
+    assert_eq!(layers(), 3);
+    assert!(shipper.make_room().unwrap());
+    assert_eq!(layers(), 1);
+    assert!(!shipper.make_room().unwrap());
+    client.set(Trouble::None);
+    shipper.ship(&volume, &Unwatched).unwrap();
+    assert_eq!(objects.verify(&volume).len(), 2);
+}

@@ -45,7 +45,7 @@ fn a_missing_layer_is_named() {
     let why = cairnfs_backup::Image::open(store, Arc::default(), &catalogue, moment);
     let why = why.err().unwrap();
     assert!(matches!(why, Error::Missing(_)));
-    says(why, "is missing: it was deleted by something else");
+    says(why, "is missing: a prune has removed it");
 }
 
 #[test]

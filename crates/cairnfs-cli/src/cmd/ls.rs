@@ -226,11 +226,12 @@ fn long(out: &mut dyn Write, entries: &[ListedEntry], style: Style) -> io::Resul
             *width = value.len().max(*width);
         }
     }
+    let zone = local_zone();
     for (entry, row) in entries.iter().zip(&rows) {
         let [links, uid, gid, size] = row;
         let [w_links, w_uid, w_gid, w_size] = widths;
         let mode = mode_string(entry.attr.kind, entry.attr.mode);
-        let time = local_time(entry.attr.mtime, &local_zone());
+        let time = local_time(entry.attr.mtime, &zone);
         write!(
             out,
             "{mode} {links:>w_links$} {uid:>w_uid$} {gid:>w_gid$} {size:>w_size$} {time} "

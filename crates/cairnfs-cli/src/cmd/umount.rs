@@ -31,7 +31,7 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
-use crate::daemon::{self, Cause, Refusal};
+use crate::daemon::{self, Cause, Refusal, Synced};
 use crate::failure::{show_bytes, shown};
 use crate::handover::caller::{Call, End, Watch};
 use crate::handover::folder::SocketName;
@@ -153,7 +153,7 @@ fn umount(args: &Args) -> Result<(), String> {
     if args.lazy {
         return mounter::unmount(&dir, Way::Lazy).map_err(|e| describe(&dir, &entry, e));
     }
-    let answer = match daemon::status(&dir, deadline.left()) {
+    let (answer, synced) = match deadline.beside(|left| daemon::leave(&dir, left)) {
         Err(refusal) if refusal.cause == Cause::Gone && args.served => {
             return Err(stays(&dir, &refusal));
         }
@@ -161,8 +161,10 @@ fn umount(args: &Args) -> Result<(), String> {
             return mounter::unmount(&dir, Way::Lazy).map_err(|e| describe(&dir, &entry, e));
         }
         Err(refusal) if refusal.cause == Cause::Silent => return Err(stays(&dir, &refusal)),
-        other => other.ok(),
+        Err(refusal) => (None, Err(refusal)),
+        Ok(leaving) => (leaving.before, leaving.synced),
     };
+    let (synced, refused) = durable(&dir, synced)?;
     let volume = match &answer {
         Some(answer) => answer.volume.clone(),
         None => mountinfo::volume_of(&entry.source).to_path_buf(),
@@ -173,26 +175,6 @@ fn umount(args: &Args) -> Result<(), String> {
     let before = answer.map(|answer| answer.status);
     let file = before.as_ref().and_then(|status| status.file.as_ref());
     let lock = (!covered).then(|| open(&volume, file));
-    let mut refused = None;
-    let synced = match deadline.beside(|left| daemon::sync(&dir, left)) {
-        Err(refusal) => match refusal.cause {
-            Cause::HostFull => {
-                return Err(format!(
-                    "{} stays mounted: {}; free some there, or lose what waits with --lazy",
-                    shown(&dir),
-                    refusal.text
-                ));
-            }
-            Cause::Silent => return Err(stays(&dir, &refusal)),
-            // The caller may not read the directory. The daemon writes everything when it ends.
-            Cause::Denied => Ok(()),
-            _ => Err(refusal.text),
-        },
-        Ok(told) => {
-            refused = told.refused;
-            Ok(())
-        }
-    };
     let locked = lock.as_ref().and_then(|lock| lock.as_ref().ok());
     let watch = watch(&entry, file, locked, deadline.left());
     mounter::unmount(&dir, Way::Plain).map_err(|e| describe(&dir, &entry, e))?;
@@ -241,6 +223,29 @@ fn umount(args: &Args) -> Result<(), String> {
             shown(&dir),
             wrong.join("; ")
         )),
+    }
+}
+
+/// Whether all is durable, and what was refused. Without the permission to ask, nothing is known: the
+/// daemon writes everything when it ends.
+///
+/// # Errors
+/// There is no space for what waits, so the volume must stay mounted.
+fn durable(
+    dir: &Path,
+    synced: Result<Synced, Refusal>,
+) -> Result<(Result<(), String>, Option<String>), String> {
+    match synced {
+        Ok(told) => Ok((Ok(()), told.refused)),
+        Err(refusal) => match refusal.cause {
+            Cause::HostFull => Err(format!(
+                "{} stays mounted: {}; free some there, or lose what waits with --lazy",
+                shown(dir),
+                refusal.text
+            )),
+            Cause::Denied => Ok((Ok(()), None)),
+            _ => Ok((Err(refusal.text), None)),
+        },
     }
 }
 

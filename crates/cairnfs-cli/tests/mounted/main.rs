@@ -52,6 +52,8 @@ mod read_only;
 mod readme;
 mod refused;
 mod shipped;
+mod shipped_small;
+mod shipped_syncs;
 mod silent;
 mod space;
 mod stopped;

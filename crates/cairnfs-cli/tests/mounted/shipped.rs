@@ -185,6 +185,14 @@ fn the_state_of_the_backup_is_shown_without_credentials() {
         backup["age"].is_u64() && backup["last_error"].is_null(),
         "{backup}"
     );
+    let info = place.ok(&["info", "v.cairn"]);
+    assert!(
+        info.contains(&shown) && info.contains("newest moment ") && !info.contains("secret"),
+        "{info}"
+    );
+    let info: Value = serde_json::from_str(&place.ok(&["info", "--json", "v.cairn"])).unwrap();
+    assert_eq!(info["backup"]["moment"], last["number"]);
+    assert_eq!(info["backup"]["url"], shown);
     let table = place.ok(&["stats", "m"]);
     assert!(
         table.contains("complete ") && !table.contains("secret"),

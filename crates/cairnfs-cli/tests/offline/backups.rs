@@ -230,3 +230,24 @@ fn wrong_places_and_words_are_told() {
     p.ok(&["mkfs", "--size", "64M", "v.img"]);
     p.fails(&["backup", "v.img", "b"], 1, "give another prefix");
 }
+
+#[test]
+fn the_volume_tells_which_moment_was_stored_last() {
+    let p = Place::with_volume();
+    assert!(p.json(&["info", "--json", "v.img"])["backup"].is_null());
+    assert!(!p.ok(&["info", "v.img"]).contains("Backup"));
+    for number in ["one", "two"] {
+        let volume = Volume::open(p.path("v.img")).unwrap();
+        volume.write("f", number).unwrap();
+        volume.close().unwrap();
+        p.ok(&["backup", "v.img", "b"]);
+        let list = p.json(&["backup", "list", "--json", "b"]);
+        let newest = list["moments"].as_array().unwrap().last().unwrap();
+        let told = &p.json(&["info", "--json", "v.img"])["backup"];
+        assert_eq!(told["checkpoint"], newest["checkpoint"]);
+        assert!(told["url"].is_null());
+        let table = p.ok(&["info", "v.img"]);
+        let checkpoint = newest["checkpoint"].as_str().unwrap();
+        assert!(table.contains(checkpoint), "{table}");
+    }
+}

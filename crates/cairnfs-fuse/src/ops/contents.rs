@@ -11,7 +11,7 @@ use cairnfs::types::{KillPrivileges, SeekTo};
 use crate::convert::{Refusal, fallocate_mode};
 use crate::ops::{Caller, Ops, Outcome};
 use crate::options::WriteMode;
-use crate::syncs::Durable;
+use crate::syncs::{Answer, Durable};
 use crate::trees::{Place, STALE};
 
 /// Maximum number of bytes that one request copies: it occupies a thread, and its reply has 32
@@ -198,6 +198,15 @@ impl Durable for Ops {
             left = self.fsync_some(requests, left, &mut outcomes);
         }
         outcomes
+    }
+
+    fn answer(&self, answer: Answer) {
+        match &self.await_backup {
+            Some(wait) => wait(Box::new(move |stored| {
+                answer(stored.then_some(()).ok_or(Refusal(libc::EIO)));
+            })),
+            None => answer(Ok(())),
+        }
     }
 }
 

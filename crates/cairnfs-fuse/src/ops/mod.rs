@@ -127,10 +127,15 @@ pub struct Ops {
     lists: Lists,
     messages: Messages,
     backup: Option<AskBackup>,
+    await_backup: Option<AwaitBackup>,
 }
 
 /// Tells how the backup of the volume goes on.
 pub type AskBackup = Arc<dyn Fn() -> Backup + Send + Sync>;
+
+/// Calls what it is given when all that is durable now is in the backup (`true`), or when it will not be.
+/// Returns at once.
+pub type AwaitBackup = Arc<dyn Fn(Box<dyn FnOnce(bool) + Send>) + Send + Sync>;
 
 impl Ops {
     /// Creates the operations of an open volume. `volume` is the path reported to commands, `write`
@@ -148,7 +153,15 @@ impl Ops {
             lists: Lists::default(),
             messages: Messages::default(),
             backup: None,
+            await_backup: None,
         }
+    }
+
+    /// Has each fsync wait for the backup, too.
+    #[must_use]
+    pub fn with_syncs_by(mut self, await_backup: Option<AwaitBackup>) -> Self {
+        self.await_backup = await_backup;
+        self
     }
 
     /// Reports the backup of the volume to commands.

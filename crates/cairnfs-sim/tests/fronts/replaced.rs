@@ -6,13 +6,9 @@ use std::sync::Arc;
 
 use cairnfs::fs::FileSystem;
 use cairnfs::{PublishOptions, Volume};
-use cairnfs_sim::record::{VOLUME_SIZE, fresh_volume, options, pressed};
-use cairnfs_sim::whole::{History, Mounted};
+use cairnfs_sim::whole::{Mounted, check};
 
 use crate::front::Front;
-
-/// Maximum number of states tried of one history.
-const STATES: u64 = 400;
 
 /// A mount of the main branch, made at the first step.
 #[derive(Default)]
@@ -46,19 +42,7 @@ impl Mounted for Mount {
 }
 
 fn tried(text: &str) {
-    let mut failures = Vec::new();
-    for options in [options(2), pressed(6)] {
-        let start = fresh_volume(VOLUME_SIZE).unwrap();
-        let history = History::record_mounted(start, &options, text, &mut Mount::default());
-        let tally = history.unwrap().explore(STATES);
-        assert!(tally.states > 20, "only {} states", tally.states);
-        println!("{} states, {} interrupted", tally.states, tally.interrupted);
-        failures.extend(tally.failures);
-    }
-    for failure in failures.iter().take(5) {
-        eprintln!("{text}\n  {failure}");
-    }
-    assert!(failures.is_empty(), "{} failures", failures.len());
+    check::<Mount>(text).unwrap();
 }
 
 #[test]

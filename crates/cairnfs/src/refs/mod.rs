@@ -31,16 +31,17 @@ const MOST_LISTED: usize = 12;
 /// zone or its POSIX form, or without one the local time zone.
 ///
 /// # Errors
-/// [`Error::NoRoot`], which lists what there is; [`Error::Invalid`] for a zone that is not known, or for
-/// a local time if the local zone is not.
+/// [`Error::NoRoot`], which lists what there is; [`Error::Invalid`] for a time in a zone that is not
+/// known, or a local time if the local zone is not.
 pub fn resolve<'r>(
     reference: &str,
     roots: &'r [RootInfo],
     now: Time,
     zone: Option<&str>,
 ) -> Result<&'r RootInfo> {
-    let zone = zone.map_or_else(|| Ok(local_zone()), time_zone)?;
-    resolve_in(reference, roots, now, &zone)
+    // Looked up only for a time: the first look-up reads the system's list of zones.
+    let zone = || zone.map_or_else(|| Ok(local_zone()), time_zone);
+    resolve_in(reference, roots, now, zone)
 }
 
 /// The time zone of this process: what `TZ` says, else that of the system, else UTC. It is
@@ -91,7 +92,7 @@ fn resolve_in<'r>(
     reference: &str,
     roots: &'r [RootInfo],
     now: Time,
-    zone: &TimeZone,
+    zone: impl FnOnce() -> Result<TimeZone>,
 ) -> Result<&'r RootInfo> {
     let no = |why: String| Error::NoRoot {
         reference: reference.into(),
@@ -116,7 +117,8 @@ fn resolve_in<'r>(
         true => "it has no snapshots".to_owned(),
         false => listed("its snapshots are", &frozen),
     };
-    let Some(instant) = time::parse(point, now, zone)? else {
+    let zone = zone()?;
+    let Some(instant) = time::parse(point, now, &zone)? else {
         let why = match named(point, roots) {
             Some(_) => {
                 format!("{point:?} is not in the history of {branch}: name it without `{branch}@`")
@@ -132,7 +134,7 @@ fn resolve_in<'r>(
     let before = frozen.iter().filter(|r| r.created <= instant);
     let newest = before.max_by_key(|r| (r.created, r.boundary));
     newest.copied().ok_or_else(|| {
-        let when = time::shown(instant, zone);
+        let when = time::shown(instant, &zone);
         no(format!(
             "{branch} has no snapshot as old as {when}; {}",
             snapshots()

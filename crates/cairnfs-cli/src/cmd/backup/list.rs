@@ -57,6 +57,8 @@ struct Row {
     stored: u64,
     layers: usize,
     checkpoint: String,
+    /// Whether a mount has stored it, and nobody asked for this one.
+    automatic: bool,
 }
 
 /// Runs the command.
@@ -71,6 +73,7 @@ pub fn run(args: &Args) -> Result<ExitCode, AnyError> {
         stored: moment.live * 4096,
         layers: moment.layers.len(),
         checkpoint: moment.checkpoint.clone(),
+        automatic: moment.automatic,
     });
     let list = List {
         backup: catalogue.root().backup.clone(),

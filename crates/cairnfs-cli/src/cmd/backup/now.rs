@@ -108,6 +108,7 @@ pub fn perform(args: &Args, roots: &Roots<'_>) -> Result<u8, AnyError> {
         take_over: args.take_over,
         new_key: args.new_key(),
         key: None,
+        automatic: false,
     };
     let mut shipper = Shipper::open(Arc::clone(&store), &source, options).map_err(|e| wrong(&e))?;
     roots.fetch_all();

@@ -7,7 +7,7 @@ use cairnfs::refs::local_zone;
 use cairnfs_backup::{Keep, PruneOptions, Pruned, prune};
 use serde::Serialize;
 
-use super::{KeyArgs, Shown, failure, interruption, open_store};
+use super::{KeyArgs, Shown, failure, interruption, open_store, warn};
 use crate::failure::AnyError;
 use crate::output::{self, counted, local_time};
 use crate::size::human;
@@ -25,6 +25,9 @@ are at most as old as TIME when the newest one was made. The newest moment is
 always kept. Layers that all kept moments use together are merged, and what
 interrupted backups have left is removed. A backup that runs meanwhile begins
 again by itself. Without the key of an encrypted backup, layers are not merged.
+In a store without space, what can go without storing anything goes first; if
+there is nothing of that, the prune says how much space it needs to begin.
+A mount with -o backup= prunes by itself: backup-keep-last= and so on.
 
 Exit codes: 0 pruned, 1 not, or not all of it, 2 wrong arguments.";
 
@@ -80,6 +83,7 @@ struct Json {
     bytes: u64,
     objects: u64,
     merged_layers: u64,
+    has_no_space: bool,
 }
 
 /// Runs the command.
@@ -95,6 +99,7 @@ pub fn run(args: &Args) -> Result<ExitCode, AnyError> {
             monthly: args.keep_monthly,
             yearly: args.keep_yearly,
             within: args.keep_within,
+            ..Keep::default()
         },
         dry_run: args.dry_run,
         key: args.key.key()?,
@@ -108,6 +113,12 @@ pub fn run(args: &Args) -> Result<ExitCode, AnyError> {
         }
         e => failure(&args.url, &e),
     })?;
+    if pruned.has_no_space {
+        warn(&format!(
+            "{}: the store has no space to merge layers, which would free more: make some, and run it again",
+            args.url
+        ));
+    }
     if args.json {
         output::json(&Json {
             dry_run: args.dry_run,
@@ -116,6 +127,7 @@ pub fn run(args: &Args) -> Result<ExitCode, AnyError> {
             bytes: pruned.bytes,
             objects: pruned.objects,
             merged_layers: pruned.merged,
+            has_no_space: pruned.has_no_space,
         })?;
     } else if !args.quiet {
         tell(args, &pruned)?;

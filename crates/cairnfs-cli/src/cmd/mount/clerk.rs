@@ -11,6 +11,7 @@ use cairnfs::fs::FileSystem;
 use cairnfs_fuse::adapter::Adapter;
 use cairnfs_fuse::mounted::Mounted;
 use cairnfs_fuse::ops::Ops;
+use cairnfs_fuse::options::BackupKeep;
 use cairnfs_fuse::sessions::{NewMount, NotAdded, Watcher};
 use cairnfs_fuse::{MountOptions, ServeError, Sessions, Transport, mountinfo, session};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -112,6 +113,7 @@ impl House {
     fn adapter(&self, root: Arc<FileSystem>, options: &MountOptions) -> Adapter {
         let ops = Ops::new(root, &self.volume, options.write);
         let ops = ops.with_backup(self.backup.as_ref().map(Orders::ask));
+        let ops = ops.with_syncs_by(self.backup.as_ref().and_then(Orders::await_backup));
         Adapter::new(Arc::new(ops), options)
     }
 
@@ -307,6 +309,18 @@ fn differing(first: &MountOptions, wanted: &MountOptions) -> Vec<&'static str> {
             "backup-recipient",
             is_other(&first.backup_recipient, &wanted.backup_recipient),
         ),
+        (
+            "backup-grace",
+            is_other(&first.backup_grace, &wanted.backup_grace),
+        ),
+        (
+            "backup-sync",
+            is_other(&first.backup_sync, &wanted.backup_sync),
+        ),
+        (
+            "backup-keep-",
+            wanted.backup_keep != BackupKeep::default() && wanted.backup_keep != first.backup_keep,
+        ),
     ]
     .into_iter()
     .filter_map(|(word, differs)| differs.then_some(word))
@@ -382,6 +396,10 @@ mod tests {
             (
                 "cache=64M,durability=0,backup=/c,backup-wait=1",
                 vec!["backup", "backup-wait"],
+            ),
+            (
+                "cache=64M,durability=0,backup-sync,backup-grace=1h,backup-keep-daily=7",
+                vec!["backup-grace", "backup-sync", "backup-keep-"],
             ),
         ] {
             assert_eq!(differing(&first, &options(list)), differ, "{list}");

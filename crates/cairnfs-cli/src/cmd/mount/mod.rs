@@ -81,6 +81,18 @@ Mount options:
   interval=TIME          how long after one moment of it the next one is stored [default: 5s]
   backup-wait=SECONDS    how long the end of the last mount waits for a last moment of it
                          [default: 20]; 0: none is stored then
+  backup-sync[=SECONDS]  fsync returns when what it made durable is in the backup, too, and fails
+                         (EIO) if it is not within this time [default: 60] or cannot be stored; it
+                         is durable in the volume then
+  backup-keep-last=N, backup-keep-hourly=N, -daily, -weekly, -monthly, -yearly,
+  backup-keep-within=TIME
+                         remove the moments that none of these rules keeps, as `cairnfs backup
+                         prune` does. Without any, those that mounts have stored are thinned out:
+                         the last 1000 stay, the last one of each minute for a day and of each
+                         hour for two weeks, counted where there are any, and one of each day
+  backup-keep-all        remove none; when no further one can be named, none is stored
+  backup-grace=TIME      how long the contents of removed moments stay for programs that read them
+                         [default: 1h]
   backup-recipient=AGE1  encrypt a new backup for this age recipient, and refuse one that is not
                          encrypted for it
   cache=SIZE             memory for caches and unwritten changes, such as 512M; at least 8M

@@ -85,7 +85,7 @@ fn serve_all(
 ) -> Result<(), Failure> {
     let sessions = Arc::new(Sessions::with(Apart::by_program(sync::APART)));
     sessions.watch_signals(!args.detached).map_err(failed)?;
-    let (orders, taken) = Orders::of(options).unzip();
+    let (orders, taken) = Orders::of(options).map_err(failed)?.unzip();
     let house = House::new(Arc::clone(open), volume, options, &sessions);
     let house = Arc::new(house.with_backup(orders.clone()));
     house.mount_first(dir)?;

@@ -31,6 +31,7 @@ impl Health {
                     shortage(status, full),
                     trouble(status),
                     unshipped(status),
+                    neglected(status),
                 ]
                 .into_iter()
                 .flatten()
@@ -167,6 +168,17 @@ fn unshipped(status: &Status) -> Option<String> {
     Some(format!("the backup in {} {what}, {age}{last}", backup.url))
 }
 
+/// A message if the last attempt to remove what the backup does not need failed.
+fn neglected(status: &Status) -> Option<String> {
+    let backup = status.backup.as_ref().filter(|it| it.care_failing)?;
+    let last = backup.last_care_error.as_ref();
+    let last = last.map_or_else(String::new, |last| format!(": {}", last.text));
+    Some(format!(
+        "the backup in {} is not kept small{last}",
+        backup.url
+    ))
+}
+
 /// A time for people.
 pub fn seconds(seconds: u64) -> String {
     match seconds {
@@ -291,6 +303,19 @@ mod tests {
         it.status.backup = Some(backup);
         let (_, line) = judged(&it);
         assert!(line.contains("has ended, nothing was stored"), "{line}");
+        it.status.backup = Some(Backup {
+            url: "s3://b/d".into(),
+            care_failing: true,
+            last_care_error: Some(LastError {
+                kind: "backup".into(),
+                time: 0,
+                text: "may not delete".into(),
+            }),
+            ..Backup::default()
+        });
+        let (code, line) = judged(&it);
+        let wanted = "the backup in s3://b/d is not kept small: may not delete";
+        assert!(code == 1 && line.contains(wanted), "{line}");
     }
 
     #[test]

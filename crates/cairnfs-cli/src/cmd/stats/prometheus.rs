@@ -299,6 +299,24 @@ impl Page<'_> {
                 Some(u64::from(backup.failing)),
             ),
             (
+                "backup_removed_moments_total",
+                "counter",
+                "Moments removed by the rules of the mount since the volume was mounted.",
+                Some(backup.removed),
+            ),
+            (
+                "backup_care_failures_total",
+                "counter",
+                "Failed attempts to remove moments, or to merge or delete layers.",
+                Some(backup.care_failures),
+            ),
+            (
+                "backup_care_failing",
+                "gauge",
+                "Whether the last attempt to remove moments, or to merge or delete layers, failed.",
+                Some(u64::from(backup.care_failing)),
+            ),
+            (
                 "backup_age_seconds",
                 "gauge",
                 "Time since everything in the volume was in the backup.",
@@ -460,6 +478,9 @@ mod tests {
             "dirty_bytes",
             "backup_age_seconds",
             "backup_failures_total",
+            "backup_removed_moments_total",
+            "backup_care_failures_total",
+            "backup_care_failing",
         ] {
             assert!(seen.contains(format!("cairnfs_{name}").as_str()), "{name}");
         }

@@ -112,9 +112,15 @@ fn backup_rows(backup: &Backup) -> Vec<(&'static str, String)> {
             "  stored",
             format!("{} in {} moments", human(backup.bytes), backup.moments),
         ),
-        ("  failures", backup.failures.to_string()),
+        ("  removed", format!("{} moments", backup.removed)),
+        (
+            "  failures",
+            (backup.failures + backup.care_failures).to_string(),
+        ),
     ];
-    rows.extend(backup.last_error.as_ref().map(|error| {
+    let errors = [&backup.last_error, &backup.last_care_error];
+    let last = errors.into_iter().flatten().max_by_key(|error| error.time);
+    rows.extend(last.map(|error| {
         let text = format!("{} {}", shown_time(error.time), safe(&error.text));
         ("  last failure", text)
     }));

@@ -1,11 +1,14 @@
 //! Ships the volume to a backup while it is mounted (`-o backup=URL,interval=TIME`).
 //!
 //! One thread for the volume, however many mounts it has, does all of it ([`work`]); here is what others
-//! have of it: they ask it for a moment now (`cairnfs sync --backup`), look what became of the moments
-//! (`cairnfs stats`), and have it store a last one at the end of the last mount, for which they wait a
-//! bounded time. Uses the backup, the engine and the mounts.
+//! have of it: they ask it for a moment now (`cairnfs sync --backup`), wait for the next one (fsync with
+//! `-o backup-sync`, [`waits`]), look what became of the moments (`cairnfs stats`), and have it store a last
+//! one at the end of the last mount, for which they wait a bounded time. What keeps the backup small is
+//! done beside it ([`care`]). Uses the backup, the engine and the mounts.
 
+mod care;
 mod record;
+mod waits;
 mod work;
 
 use std::io;
@@ -16,11 +19,12 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use cairnfs_backup::{Ended, Error, NewKey, Watch};
-use cairnfs_fuse::ops::AskBackup;
+use cairnfs_backup::{Done, Ended, Error, NewKey, Watch};
+use cairnfs_fuse::ops::{AskBackup, AwaitBackup};
 use cairnfs_fuse::{MountOptions, Sessions};
 
 use self::record::Record;
+use self::waits::Waits;
 use self::work::Work;
 use super::opening::OpenVolume;
 
@@ -30,6 +34,10 @@ pub(super) enum Order {
     Now(Sender<Outcome>),
     /// A moment now, which is the last one.
     Last(Sender<Outcome>),
+    /// Those that wait for what they have made durable want a moment.
+    Wake,
+    /// A job beside the shipments has ended.
+    Done(Box<cairnfs_backup::Result<Done>>),
     /// The end, without a moment.
     End,
 }
@@ -50,6 +58,8 @@ pub(super) struct Orders {
     ending: Ending,
     record: Record,
     patience: Duration,
+    /// With `backup-sync`.
+    waits: Option<Arc<Waits>>,
 }
 
 /// Tells the thread in the middle of its work that it shall end.
@@ -108,16 +118,32 @@ pub(super) fn check(options: &MountOptions) -> Result<(), String> {
 
 impl Orders {
     /// Those of the backup that the options of a first mount name, and where they come out.
-    pub fn of(options: &MountOptions) -> Option<(Arc<Self>, Receiver<Order>)> {
-        let url = options.backup.as_ref()?;
+    ///
+    /// # Errors
+    /// There is no thread left.
+    pub fn of(options: &MountOptions) -> io::Result<Option<(Arc<Self>, Receiver<Order>)>> {
+        let Some(url) = options.backup.as_ref() else {
+            return Ok(None);
+        };
         let (to, taken) = channel();
         let orders = Self {
             to,
             ending: Ending::default(),
             record: Record::of(url),
             patience: options.backup_patience(),
+            waits: options.backup_sync.map(Waits::begin).transpose()?,
         };
-        Some((Arc::new(orders), taken))
+        Ok(Some((Arc::new(orders), taken)))
+    }
+
+    /// How fsyncs wait for the backup, if they shall.
+    pub fn await_backup(self: &Arc<Self>) -> Option<AwaitBackup> {
+        let (waits, to) = (Arc::clone(self.waits.as_ref()?), self.to.clone());
+        Some(Arc::new(move |answer| {
+            waits.add(answer);
+            // If the thread has ended, nothing waits any longer.
+            let _ = to.send(Order::Wake);
+        }))
     }
 
     /// Tells how it goes on.
@@ -180,8 +206,12 @@ impl Carrier {
         options: &MountOptions,
     ) -> io::Result<Self> {
         let work = Work::new(&orders, (open, path, sessions), options);
+        let of_thread = Arc::clone(&orders);
         let thread = thread::Builder::new().name("cairnfs-carrier".into());
-        let thread = thread.spawn(move || work.run(&taken))?;
+        let thread = thread.spawn(move || {
+            let _closed = of_thread.waits.as_deref().map(waits::Closed);
+            work.run(&taken);
+        })?;
         Ok(Self {
             orders,
             thread: Some(thread),

@@ -32,10 +32,11 @@ impl Record {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// An attempt that began at `begun` has succeeded; `newest` is the newest moment since then.
-    pub fn stored(&self, begun: Instant, shipped: &Shipped, newest: Option<&Moment>) {
+    /// An attempt has succeeded; `newest` is the newest moment since then. It has everything that there was
+    /// at `whole`.
+    pub fn stored(&self, whole: Option<Instant>, shipped: &Shipped, newest: Option<&Moment>) {
         let mut told = self.told();
-        told.whole = Some(begun);
+        told.whole = whole.or(told.whole);
         let backup = &mut told.backup;
         backup.failing = false;
         backup.moment = newest.map(|moment| moment.number);
@@ -52,11 +53,25 @@ impl Record {
         backup.failures += 1;
         backup.failing = true;
         backup.ended = ended;
-        backup.last_error = Some(LastError {
-            kind: "backup".into(),
-            time: seconds(SystemTime::now()),
-            text: why.to_string(),
-        });
+        backup.last_error = Some(last_error(why));
+    }
+
+    /// Moments were removed.
+    pub fn removed(&self, moments: u64) {
+        self.told().backup.removed += moments;
+    }
+
+    /// What there was to do for a small backup was done.
+    pub fn cared(&self) {
+        self.told().backup.care_failing = false;
+    }
+
+    /// What is not needed could not be removed, or layers not be merged.
+    pub fn care_failed(&self, why: &Error) {
+        let backup = &mut self.told().backup;
+        backup.care_failures += 1;
+        backup.care_failing = true;
+        backup.last_care_error = Some(last_error(why));
     }
 
     /// The text of the last failure.
@@ -74,6 +89,14 @@ impl Record {
         let mut backup = told.backup.clone();
         backup.age = told.whole.map(|whole| whole.elapsed().as_secs());
         backup
+    }
+}
+
+fn last_error(why: &Error) -> LastError {
+    LastError {
+        kind: "backup".into(),
+        time: seconds(SystemTime::now()),
+        text: why.to_string(),
     }
 }
 

@@ -3,12 +3,12 @@
 //!
 //! Nobody waits for it unless he asks to. A failure is logged, and the next moment is tried later, with
 //! longer pauses after failures in a row; only what cannot pass, such as another writer, ends it for
-//! good. An order is answered by a moment that was begun after it came. Layers are merged after all
-//! answers. Uses the backup, the engine and the mounts.
+//! good. An order is answered by a moment that was begun after it came, and so is an fsync that waits for the
+//! backup. Care for the backup follows after all answers. Uses the backup, the engine and the mounts.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
 use cairnfs::Volume;
@@ -17,7 +17,8 @@ use cairnfs_backup::{
 };
 use cairnfs_fuse::{MountOptions, Sessions};
 
-use super::{Order, Orders, Outcome, Stored, UntilLast};
+use super::care::Care;
+use super::{Order, Orders, Outcome, Stored};
 use crate::cmd::backup::now::writer_name;
 use crate::cmd::mount::opening::OpenVolume;
 use crate::roots::name_of;
@@ -36,6 +37,44 @@ pub(super) struct Work {
     interval: Duration,
     recipient: Option<String>,
     orders: Arc<Orders>,
+    care: Care,
+    shipper: Option<Shipper>,
+}
+
+/// What one attempt is for.
+#[derive(Default)]
+struct Asked {
+    /// Those that get an answer.
+    answers: Vec<Sender<Outcome>>,
+    /// Whether it is the last one.
+    is_last: bool,
+    /// Whether it has also what programs have written and not synced: not if only fsyncs wait for it.
+    fetches: bool,
+}
+
+impl Asked {
+    /// By the interval.
+    fn by_itself() -> Self {
+        Self {
+            fetches: true,
+            ..Self::default()
+        }
+    }
+
+    fn add(&mut self, order: Order) {
+        match order {
+            Order::Now(answer) => {
+                self.answers.push(answer);
+                self.fetches = true;
+            }
+            Order::Last(answer) => {
+                self.answers.push(answer);
+                (self.is_last, self.fetches) = (true, true);
+            }
+            Order::End => self.is_last = true,
+            Order::Wake | Order::Done(_) => {}
+        }
+    }
 }
 
 impl Work {
@@ -45,6 +84,7 @@ impl Work {
         options: &MountOptions,
     ) -> Self {
         let url = options.backup.as_deref().unwrap_or_default();
+        let care = Care::new(orders, &shown(url), options);
         Self {
             open: Arc::clone(open),
             sessions: Arc::clone(sessions),
@@ -54,34 +94,66 @@ impl Work {
             interval: options.backup_interval(),
             recipient: options.backup_recipient.clone(),
             orders: Arc::clone(orders),
+            care,
+            shipper: None,
         }
     }
 
-    pub fn run(&self, orders: &Receiver<Order>) {
-        let (mut shipper, mut taken) = (None, Vec::new());
+    pub fn run(mut self, orders: &Receiver<Order>) {
+        let mut asked = Asked::by_itself();
         let mut pause = self.interval;
         loop {
-            let mut is_last = false;
-            taken.extend(orders.try_iter());
-            let outcome = self.ship(&mut shipper);
-            let goes_on = self.note(&outcome, &mut pause);
-            for order in taken.drain(..) {
-                is_last |= !matches!(order, Order::Now(_));
-                if let Order::Now(answers) | Order::Last(answers) = order {
-                    // Who has gone meanwhile needs no answer.
-                    let _ = answers.send(outcome.clone());
-                }
+            for order in orders.try_iter() {
+                self.take(&mut asked, order);
             }
-            if !goes_on || is_last {
+            let waits = self.orders.waits.clone();
+            let mark = waits.as_ref().map_or(0, |waits| waits.mark());
+            let outcome = self.ship(asked.fetches);
+            let goes_on = self.note(&outcome, &mut pause);
+            if let Some(waits) = waits {
+                waits.answer(mark, outcome.is_ok());
+            }
+            for answer in &asked.answers {
+                // Who has gone meanwhile needs no answer.
+                let _ = answer.send(outcome.clone());
+            }
+            if !goes_on || asked.is_last {
                 return;
             }
-            if let (Ok(_), Some(shipper)) = (&outcome, &mut shipper) {
-                self.tidy(shipper);
+            if let (Ok(_), Some(shipper)) = (&outcome, &mut self.shipper) {
+                self.care.look_after(shipper);
             }
-            match orders.recv_timeout(pause) {
-                Ok(Order::End) | Err(RecvTimeoutError::Disconnected) => return,
-                Ok(order) => taken.push(order),
-                Err(RecvTimeoutError::Timeout) => {}
+            match self.wait(orders, pause) {
+                Some(next) if next.is_last && next.answers.is_empty() => return,
+                Some(next) => asked = next,
+                None => return,
+            }
+        }
+    }
+
+    /// Adds an order to those of the next attempt, or takes over what a job has done.
+    fn take(&mut self, asked: &mut Asked, order: Order) {
+        match order {
+            Order::Done(done) => self.care.job_done(*done, self.shipper.as_mut()),
+            other => asked.add(other),
+        }
+    }
+
+    /// Waits for an order, or for the end of the pause; returns what the next attempt is for.
+    fn wait(&mut self, orders: &Receiver<Order>, pause: Duration) -> Option<Asked> {
+        let begun = Instant::now();
+        loop {
+            if self.orders.waits.as_ref().is_some_and(|waits| waits.any()) {
+                return Some(Asked::default());
+            }
+            let mut asked = Asked::default();
+            match orders.recv_timeout(pause.saturating_sub(begun.elapsed())) {
+                Ok(order) => self.take(&mut asked, order),
+                Err(RecvTimeoutError::Timeout) => return Some(Asked::by_itself()),
+                Err(RecvTimeoutError::Disconnected) => return None,
+            }
+            if asked.fetches || asked.is_last {
+                return Some(asked);
             }
         }
     }
@@ -109,22 +181,44 @@ impl Work {
         }
     }
 
-    fn ship(&self, shipper: &mut Option<Shipper>) -> Outcome {
+    fn ship(&mut self, fetches: bool) -> Outcome {
         let begun = Instant::now();
         let volume = Volume::from(self.open.get());
         let source = VolumeSource(&volume);
-        let shipper = match shipper {
+        let mut shipper = match self.shipper.take() {
             Some(shipper) => shipper,
-            None => shipper.insert(self.open_backup(&source)?),
+            None => self.open_backup(&source)?,
         };
-        let lacking = self.fetch(&volume);
-        let shipped = shipper.ship(&source, &self.orders.ending)?;
+        let lacking = fetches.then(|| self.fetch(&volume)).flatten();
+        let shipped = self.ship_or_remove(&mut shipper, &source);
+        let shipper = self.shipper.insert(shipper);
+        let shipped = shipped?;
         if let Shipped::Moment { moment, bytes, .. } = &shipped {
             tracing::debug!("{}: moment {}, {bytes} bytes", self.shown, moment.number);
+            self.care.stored();
         }
         let newest = shipper.writer().catalogue().moments().last();
-        self.orders.record.stored(begun, &shipped, newest);
+        let whole = fetches.then_some(begun);
+        self.orders.record.stored(whole, &shipped, newest);
         Ok(Stored { lacking })
+    }
+
+    /// Stores a moment; if no further one can be named, others are removed before, as the rules say, and if
+    /// the store has no space, what nothing needs.
+    fn ship_or_remove(
+        &mut self,
+        shipper: &mut Shipper,
+        source: &VolumeSource<'_>,
+    ) -> cairnfs_backup::Result<Shipped> {
+        match shipper.ship(source, &self.orders.ending) {
+            Err(Error::Full) if self.care.remove(shipper)? => {
+                shipper.ship(source, &self.orders.ending)
+            }
+            Err(why) if why.is_full() && shipper.make_room()? => {
+                shipper.ship(source, &self.orders.ending)
+            }
+            shipped => shipped,
+        }
     }
 
     fn open_backup(&self, source: &VolumeSource<'_>) -> cairnfs_backup::Result<Shipper> {
@@ -133,16 +227,10 @@ impl Work {
         let options = WriterOptions {
             name: writer_name(&self.path),
             new_key: self.recipient.clone().map(NewKey::Recipient),
+            automatic: true,
             ..WriterOptions::default()
         };
         Shipper::open(Arc::new(store), source, options)
-    }
-
-    fn tidy(&self, shipper: &mut Shipper) {
-        match shipper.tidy(&UntilLast(&self.orders.ending)) {
-            Ok(()) | Err(Error::Interrupted) => {}
-            Err(why) => tracing::warn!("{}: layers were not merged: {why}", self.shown),
-        }
     }
 
     /// Makes the kernel send what programs have written. A mount that cannot be reached, such as one that

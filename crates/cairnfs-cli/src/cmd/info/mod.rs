@@ -1,18 +1,22 @@
-//! `cairnfs info`: superblock, space and features of a volume, also while it is mounted.
+//! `cairnfs info`: superblock, space, features and backup of a volume, also while it is mounted.
+
+mod backup;
 
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 
-use cairnfs::Error;
 use cairnfs::device::HostRoom;
 use cairnfs::format::superblock::{
     CHECKPOINTS, KNOWN_INCOMPATIBLE, KNOWN_RO_COMPATIBLE, RANGES, RENAMED_ENTRIES, ROOTS,
 };
 use cairnfs::fs::{FileSystem, Options, inspect};
 use cairnfs::types::{StatFs, VolumeInfo, uuid_text};
+use cairnfs::{Error, Volume};
 use serde::Serialize;
 
+use self::backup::Backup;
 use crate::failure::{AnyError, Explain, show_bytes, shown};
 use crate::output::{self, counted};
 use crate::size::human;
@@ -23,11 +27,13 @@ Examples:
   cairnfs info --json /dev/sdb1 | jq -r .uuid
 
 Works while the volume is mounted; df(1) on its mountpoint then shows the free
-space.
+space. A volume that has been backed up names the checkpoint that was stored
+last, which `cairnfs backup list --json` has, too; while it is mounted with
+-o backup=, its backup and the newest moment there are shown.
 
 Exit codes: 0 shown, 1 not a volume, damaged or unreadable, 2 wrong arguments.";
 
-/// Show what a volume is: label, size, features, free space
+/// Show what a volume is: label, size, features, free space, backup
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -54,6 +60,8 @@ struct JsonReport {
     space: Option<Space>,
     /// What was dropped and still holds space; `None` while the volume is in use.
     being_dropped: Option<Drops>,
+    /// `None` if none is known.
+    backup: Option<Backup>,
     host: Option<Host>,
     problem: Option<String>,
 }
@@ -104,6 +112,7 @@ fn json_report(path: &Path, info: VolumeInfo) -> JsonReport {
         in_use,
         space,
         being_dropped,
+        backup,
         log_used,
         problem,
     } = state(path);
@@ -128,6 +137,7 @@ fn json_report(path: &Path, info: VolumeInfo) -> JsonReport {
         in_use,
         space,
         being_dropped,
+        backup,
         host: HostRoom::of(path).ok().flatten().map(|room| Host {
             holes: room.holes,
             free: room.free,
@@ -154,6 +164,7 @@ struct State {
     in_use: bool,
     space: Option<Space>,
     being_dropped: Option<Drops>,
+    backup: Option<Backup>,
     log_used: Option<u64>,
     problem: Option<String>,
 }
@@ -171,11 +182,13 @@ fn state(path: &Path) -> State {
                 log_used: Some(fs.info().log_used),
                 problem: drops.as_ref().err().map(Error::to_string),
                 being_dropped: drops.ok(),
+                backup: Backup::of_volume(&Volume::from(Arc::clone(&fs))),
                 ..State::default()
             }
         }
         Err(Error::InUse(_)) => State {
             in_use: true,
+            backup: Backup::of_daemon(path),
             ..State::default()
         },
         Err(e) => State {
@@ -289,6 +302,9 @@ fn rows(report: &JsonReport) -> Vec<(&'static str, String)> {
             "Being dropped",
             format!("{hold} {bytes}; to free it now: cairnfs drop --wait {volume}"),
         ));
+    }
+    if let Some(backup) = &report.backup {
+        rows.push(("Backup", backup.words()));
     }
     if let Some(host) = &report.host {
         let (holes, free) = (human(host.holes), human(host.free));

@@ -1,0 +1,181 @@
+//! What keeps the backup of a mount small: moments are removed by rules, layers merged, waste deleted.
+//!
+//! The thread that ships removes moments, which is one head, and hands everything else to a thread of its
+//! own, one job at a time. So no moment waits for a merge or for deletions, and none is stored later because
+//! of a failure here; that is logged and shown, and tried again after a pause.
+
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use cairnfs::refs::local_zone;
+use cairnfs_backup::{Done, Error, Job, Keep, Rules, Shipper};
+use cairnfs_fuse::MountOptions;
+
+use super::{Order, Orders, UntilLast};
+
+/// Moments that are stored before it is looked again which ones go.
+const MOMENTS: u32 = 64;
+/// The longest time before it is looked again, if at least one was stored.
+const LONGEST: Duration = Duration::from_secs(3600);
+/// The pause after a failure.
+const PAUSE: Duration = Duration::from_secs(60);
+
+/// The rules that the options of a mount name.
+pub(super) fn rules(options: &MountOptions) -> Rules {
+    let keep = &options.backup_keep;
+    match (keep.all, keep.has_rules()) {
+        (true, _) => Rules::All,
+        (false, false) => Rules::Thin,
+        (false, true) => Rules::Keep(Keep {
+            last: keep.last,
+            hourly: keep.hourly,
+            daily: keep.daily,
+            weekly: keep.weekly,
+            monthly: keep.monthly,
+            yearly: keep.yearly,
+            within: keep.within,
+            ..Keep::default()
+        }),
+    }
+}
+
+/// The care of one backup, in the thread that ships.
+pub(super) struct Care {
+    orders: Arc<Orders>,
+    url: String,
+    rules: Rules,
+    grace: Duration,
+    /// Moments that were stored since it was looked which ones go, and when that was.
+    stored: u32,
+    looked: Option<Instant>,
+    /// The job beside the shipments.
+    job: Option<JoinHandle<()>>,
+    /// Nothing is tried before.
+    not_before: Option<Instant>,
+}
+
+impl Care {
+    /// Of the backup that the options name; `url` is shown.
+    pub fn new(orders: &Arc<Orders>, url: &str, options: &MountOptions) -> Self {
+        Self {
+            orders: Arc::clone(orders),
+            url: url.to_owned(),
+            rules: rules(options),
+            grace: options.backup_grace(),
+            stored: 0,
+            looked: None,
+            job: None,
+            not_before: None,
+        }
+    }
+
+    /// A moment was stored.
+    pub fn stored(&mut self) {
+        self.stored = self.stored.saturating_add(1);
+    }
+
+    /// Does, or begins, what is due.
+    pub fn look_after(&mut self, shipper: &mut Shipper) {
+        if self.not_before.is_some_and(|until| Instant::now() < until) {
+            return;
+        }
+        if self.is_due() {
+            let removed = self.remove(shipper).map(drop);
+            self.note(removed);
+        }
+        self.begin_job(shipper);
+    }
+
+    fn is_due(&self) -> bool {
+        let looked = self.looked.map(|looked| looked.elapsed());
+        looked.is_none_or(|age| self.stored >= MOMENTS || (self.stored > 0 && age >= LONGEST))
+    }
+
+    /// Removes the moments that the rules do not keep; returns whether there were any.
+    ///
+    /// # Errors
+    /// Another writer has begun, or the store fails.
+    pub fn remove(&mut self, shipper: &mut Shipper) -> cairnfs_backup::Result<bool> {
+        let removed = shipper.thin(&self.rules, &local_zone())?;
+        (self.stored, self.looked) = (0, Some(Instant::now()));
+        if removed > 0 {
+            tracing::debug!("{}: removed {removed} moments", self.url);
+            self.orders.record.removed(removed);
+        }
+        Ok(removed > 0)
+    }
+
+    fn begin_job(&mut self, shipper: &mut Shipper) {
+        if self.job.is_some() {
+            return;
+        }
+        match shipper.next_job(self.grace) {
+            Ok(None) => {}
+            Ok(Some(job)) => self.spawn(job),
+            failed => self.note(failed.map(drop)),
+        }
+    }
+
+    fn spawn(&mut self, job: Job) {
+        let (orders, to) = (Arc::clone(&self.orders), self.orders.to.clone());
+        let work = move || run(&job, &orders, &to);
+        let thread = thread::Builder::new().name("cairnfs-care".into());
+        match thread.spawn(work) {
+            Ok(thread) => self.job = Some(thread),
+            Err(why) => self.note(Err(Error::Host {
+                what: "threads",
+                source: Arc::new(why),
+            })),
+        }
+    }
+
+    /// The job has ended; takes over what it has done, and begins the next one.
+    pub fn job_done(&mut self, done: cairnfs_backup::Result<Done>, shipper: Option<&mut Shipper>) {
+        self.join();
+        let Some(shipper) = shipper else {
+            return;
+        };
+        let taken = done.and_then(|done| shipper.job_done(done));
+        let goes_on = taken.is_ok();
+        self.note(taken);
+        if goes_on {
+            self.begin_job(shipper);
+        }
+    }
+
+    fn note(&mut self, result: cairnfs_backup::Result<()>) {
+        match result {
+            Ok(()) => self.orders.record.cared(),
+            // The next shipment finds out who has begun: a prune by a person, perhaps.
+            Err(Error::Interrupted | Error::Lost { .. } | Error::Unclear { .. }) => {}
+            Err(why) => {
+                tracing::warn!("{}: the backup is not kept small: {why}", self.url);
+                self.orders.record.care_failed(&why);
+                self.not_before = Instant::now().checked_add(PAUSE);
+            }
+        }
+    }
+
+    fn join(&mut self) {
+        if let Some(job) = self.job.take()
+            && job.join().is_err()
+        {
+            tracing::error!("a thread of the backup has panicked");
+        }
+    }
+}
+
+impl Drop for Care {
+    fn drop(&mut self) {
+        self.join();
+    }
+}
+
+/// Ends early for a last moment.
+fn run(job: &Job, orders: &Orders, to: &Sender<Order>) {
+    let done = job.run(&UntilLast(&orders.ending));
+    // Who has sent it may have ended.
+    let _ = to.send(Order::Done(Box::new(done)));
+}
