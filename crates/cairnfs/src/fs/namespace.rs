@@ -24,7 +24,7 @@ use crate::fs::xattr::Given;
 use crate::inode::attrs::Attrs;
 use crate::inode::{Inode, InodeState};
 use crate::txn::{Commit, NameAt, NameFound, Need};
-use crate::types::{Attr, Creds, FileKind, Time};
+use crate::types::{Attr, Creds, FileKind, Flags, Time};
 
 /// Refuses names that no entry can have.
 pub(super) fn check_name(name: &[u8]) -> Result<()> {
@@ -49,13 +49,19 @@ pub(super) struct New<'a> {
     creds: Creds,
     target: Option<&'a [u8]>,
     xattrs: &'a [Given<'a>],
-    /// Its number and time of creation; `None` for a new number, and now.
-    number: Option<(u64, Time)>,
+    /// Its number, its time of creation, and flags of which it has those that the directory would pass
+    /// on; `None` for a new number, now, and the flags of the directory.
+    number: Option<(u64, Time, Flags)>,
 }
 
 impl<'a> New<'a> {
-    /// With a given number and time of creation, and for a symbolic link a target.
-    pub fn numbered(number: (u64, Time), mode: u32, rdev: u64, target: Option<&'a [u8]>) -> Self {
+    /// With a given number, time of creation and flags, and for a symbolic link a target.
+    pub fn numbered(
+        number: (u64, Time, Flags),
+        mode: u32,
+        rdev: u64,
+        target: Option<&'a [u8]>,
+    ) -> Self {
         Self {
             target,
             number: Some(number),
@@ -315,8 +321,9 @@ impl FileSystem {
         let mut made = inherit(parent, dir.ino, new, self.core().now());
         let now = made.btime;
         let ino = match new.number {
-            Some((ino, born)) => {
+            Some((ino, born, flags)) => {
                 made.btime = born;
+                made.flags = flags.inherited();
                 ino
             }
             None => self.core().superblocks().new_ino(dir_state.chunk()),

@@ -7,11 +7,12 @@ use crate::fs::locked::attrs_mut;
 use crate::fs::namespace::New;
 use crate::fs::sizes::INODE_LEN;
 use crate::txn::Need;
-use crate::types::{Attr, Time};
+use crate::types::{Attr, Flags, Time};
 
 impl FileSystem {
-    /// Creates a file of any kind, with a number that no inode of this tree has, and a time of
-    /// creation; with a target if `mode` is that of a symbolic link.
+    /// Creates a file of any kind, with a number that no inode of this tree has, a time of creation,
+    /// and those of the flags that a directory passes on, which only files and directories can get
+    /// later; with a target if `mode` is that of a symbolic link.
     ///
     /// # Errors
     /// As for [`FileSystem::make_with`].
@@ -19,7 +20,7 @@ impl FileSystem {
         &self,
         dir: u64,
         name: &[u8],
-        number: (u64, Time),
+        number: (u64, Time, Flags),
         (mode, rdev, target): (u32, u64, Option<&[u8]>),
     ) -> Result<()> {
         let new = New::numbered(number, mode, rdev, target);

@@ -140,7 +140,8 @@ impl Graft {
     /// Makes an inode of the given number without a name, a symbolic link with its target.
     pub fn create(&mut self, raw: &RawStreamInode, target: Option<&[u8]>) -> Result<()> {
         let name = on_shelf(raw.ino.get());
-        let number = (raw.ino.get(), raw.btime.into());
+        let flags = Flags::from_bits(raw.flags.get()).unwrap_or_default();
+        let number = (raw.ino.get(), raw.btime.into(), flags);
         let (mode, rdev) = (raw.mode.get(), raw.rdev.get());
         self.fs
             .make_numbered(self.shelf, &name, number, (mode, rdev, target))?;

@@ -277,3 +277,22 @@ fn small_file_becomes_a_hole() {
         .unwrap();
     same((&from, "b"), (&to, "b"));
 }
+
+/// Files of every kind get a flag of the directory in which they are made, and keep it.
+#[test]
+fn special_files_keep_the_flags_that_they_were_made_with() {
+    let (from, to) = (volume(), volume());
+    from.create_dir("dir").unwrap();
+    from.set_flags("dir", cairnfs::Flags::NODUMP).unwrap();
+    from.mknod("dir/fifo", libc::S_IFIFO | 0o600, 0).unwrap();
+    from.symlink("target", "dir/link").unwrap();
+    from.snapshot("a").unwrap();
+    to.receive(&sent(&from, "a", None)[..], Some("a")).unwrap();
+    same((&from, "a"), (&to, "a"));
+    to.restore("a", "main", &["dir".into()]).unwrap();
+    let made = to.open_branch("main").unwrap();
+    for path in ["dir/fifo", "dir/link"] {
+        let flags = made.symlink_metadata(path).unwrap().flags();
+        assert_eq!(flags, cairnfs::Flags::NODUMP, "{path}");
+    }
+}
