@@ -148,7 +148,8 @@ impl Care {
     fn note(&mut self, result: cairnfs_backup::Result<()>) {
         match result {
             Ok(()) => self.orders.record.cared(),
-            // The next shipment finds out who has begun: a prune by a person, perhaps.
+            // Another writer has taken the lease, such as a prune from the command line. The next
+            // shipment decides what that means.
             Err(Error::Interrupted | Error::Lost { .. } | Error::Unclear { .. }) => {}
             Err(why) => {
                 tracing::warn!("{}: the backup is not kept small: {why}", self.url);
