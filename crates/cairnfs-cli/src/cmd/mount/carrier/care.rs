@@ -148,7 +148,7 @@ impl Care {
     fn note(&mut self, result: cairnfs_backup::Result<()>) {
         match result {
             Ok(()) => self.orders.record.cared(),
-            // Another writer has taken the lease, such as a prune from the command line. The next
+            // Another writer has begun, such as a prune from the command line. The next
             // shipment decides what that means.
             Err(Error::Interrupted | Error::Lost { .. } | Error::Unclear { .. }) => {}
             Err(why) => {
