@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::failure::{io_text, show_bytes, shown};
 use crate::inherited;
+use crate::output::word;
 
 /// Time that a daemon has for an answer, unless an option sets another one.
 pub const WAIT: Duration = Duration::from_secs(30);
@@ -114,7 +115,7 @@ impl Refusal {
         if mountinfo::is_dead(error) {
             return Self {
                 cause: Cause::Gone,
-                text: missing_daemon(dir),
+                text: missing(dir),
             };
         }
         let status = control::status(dir).ok();
@@ -142,7 +143,7 @@ impl Refusal {
             text: format!(
                 "the daemon does not answer within {tenths} seconds: see whether its process is stopped or \
                  waits for what holds the volume; `cairnfs umount --lazy {}` takes the mount away",
-                shown(dir)
+                word(&shown(dir))
             ),
         }
     }
@@ -355,12 +356,24 @@ fn host_full(status: &Status, error: &io::Error) -> Option<String> {
     })
 }
 
-fn missing_daemon(dir: &Path) -> String {
+/// The text about a path whose daemon is gone, without the path itself.
+pub fn missing(path: &Path) -> String {
     format!(
         "the daemon of this mount is gone; `cairnfs umount {}` takes the mount away, and `cairnfs mount` \
          mounts the volume again, with all that was durable",
-        shown(dir)
+        word(&shown(&mountpoint_above(path)))
     )
+}
+
+/// The directory to unmount: the path itself, or the mountpoint above it.
+fn mountpoint_above(path: &Path) -> PathBuf {
+    let absolute = std::path::absolute(path).unwrap_or_default();
+    let table = mountinfo::list(Path::new("/proc/self/mountinfo"));
+    let is_mount = |dir: &&Path| table.iter().any(|e| e.is_ours() && e.mountpoint == *dir);
+    match absolute.ancestors().find(is_mount) {
+        Some(above) if above != absolute => above.to_path_buf(),
+        _ => path.to_path_buf(),
+    }
 }
 
 /// Whether the error means that the path is not on a CairnFS mount: other file systems do not

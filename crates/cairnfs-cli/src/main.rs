@@ -18,6 +18,7 @@ mod notify;
 mod output;
 mod raw_path;
 mod roots;
+mod seat;
 mod size;
 mod spec;
 mod stage;

@@ -22,6 +22,8 @@ pub struct Roots<'a> {
     path: PathBuf,
     library: cairnfs::Volume,
     place: Place<'a>,
+    /// The branch or snapshot whose mount was named in place of the volume.
+    named: Option<String>,
     stage: &'a Stage,
 }
 
@@ -30,7 +32,7 @@ enum Place<'a> {
     /// In this process, for this command.
     Here(Volume),
     /// In this process, which is the daemon of its mounts.
-    Mounted(&'a dyn Mounts, Option<String>),
+    Mounted(&'a dyn Mounts),
 }
 
 /// The mounts of an open volume.
@@ -70,16 +72,23 @@ pub enum Shipping {
 }
 
 impl<'a> Roots<'a> {
-    /// Opens a volume that is not mounted.
+    /// Opens a volume that no daemon has open; `named` is the branch or snapshot whose mount was named,
+    /// and has ended.
     ///
     /// # Errors
     /// As [`Volume::try_open`].
-    pub fn open(path: &Path, access: Access, stage: &'a Stage) -> cairnfs::Result<Self> {
+    pub fn open(
+        path: &Path,
+        named: Option<&str>,
+        access: Access,
+        stage: &'a Stage,
+    ) -> cairnfs::Result<Self> {
         let opened = Volume::try_open(path, access)?;
         Ok(Self {
             path: path.to_path_buf(),
             library: cairnfs::Volume::from(opened.fs().clone()),
             place: Place::Here(opened),
+            named: named.map(str::to_owned),
             stage,
         })
     }
@@ -95,7 +104,8 @@ impl<'a> Roots<'a> {
         Self {
             path: path.to_path_buf(),
             library: cairnfs::Volume::from(fs),
-            place: Place::Mounted(mounts, named),
+            place: Place::Mounted(mounts),
+            named,
             stage,
         }
     }
@@ -112,10 +122,7 @@ impl<'a> Roots<'a> {
 
     /// The branch that is meant if none is named: that of the mount, or main.
     pub fn branch(&self) -> &str {
-        match &self.place {
-            Place::Mounted(_, Some(named)) => named,
-            _ => MAIN_NAME,
-        }
+        self.named.as_deref().unwrap_or(MAIN_NAME)
     }
 
     /// The branch or snapshot of a reference.
@@ -156,7 +163,7 @@ impl<'a> Roots<'a> {
     }
 
     fn fetch(&self, root: &RootInfo) -> Result<(), Failure> {
-        if let Place::Mounted(mounts, _) = &self.place
+        if let Place::Mounted(mounts) = &self.place
             && let Err(error) = mounts.fetch(name_of(root))
         {
             let what = format!("{}: {}", shown(&self.path), show_name(root));
@@ -184,7 +191,7 @@ impl<'a> Roots<'a> {
     /// # Errors
     /// Where it is mounted.
     pub fn check_unmounted(&self, root: &RootInfo) -> Result<(), Failure> {
-        let Place::Mounted(mounts, _) = &self.place else {
+        let Place::Mounted(mounts) = &self.place else {
             return Ok(());
         };
         match mounts.mounted_on(root.id) {
@@ -206,7 +213,7 @@ impl<'a> Roots<'a> {
     /// then. If it cannot, that is told.
     pub fn replacing<T>(&self, root: &RootInfo, change: impl Fn() -> T) -> T {
         let mut done = None;
-        if let Place::Mounted(mounts, _) = &self.place {
+        if let Place::Mounted(mounts) = &self.place {
             let followed = mounts.replacing(name_of(root), &mut || done = Some(change()));
             if let Err(why) = followed {
                 let what = format!("{}: {}", shown(&self.path), show_name(root));
@@ -224,7 +231,7 @@ impl<'a> Roots<'a> {
     /// The command was interrupted.
     pub fn ship(&self) -> Result<Shipping, Failure> {
         match &self.place {
-            Place::Mounted(mounts, _) => mounts.ship(self.stage),
+            Place::Mounted(mounts) => mounts.ship(self.stage),
             Place::Here(_) => Ok(Shipping::No),
         }
     }
@@ -241,7 +248,7 @@ impl<'a> Roots<'a> {
     pub fn close(self) -> Result<(), Failure> {
         match self.place {
             Place::Here(opened) => opened.close(),
-            Place::Mounted(..) => Ok(()),
+            Place::Mounted(_) => Ok(()),
         }
     }
 }
@@ -250,6 +257,10 @@ impl<'a> Roots<'a> {
 pub fn name_of(root: &RootInfo) -> &str {
     root.name.as_deref().unwrap_or_default()
 }
+
+/// The next step for a path that is not there.
+pub const ROOTED: &str =
+    "a PATH begins at the root of the volume, whatever the working directory is";
 
 /// How a command that changes roots tells what it did.
 #[derive(Debug, clap::Args, Serialize, Deserialize)]

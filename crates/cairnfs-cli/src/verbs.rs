@@ -5,25 +5,24 @@
 //! names are opened here, with the rights and the working directory of the caller.
 
 use std::ffi::OsStr;
-use std::fs::Metadata;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use cairnfs::Error;
-use cairnfs_fuse::{control, mountinfo};
 use rustix::process::geteuid;
 use serde::{Deserialize, Serialize};
 
 use crate::cmd::{
     backup, branch, diff, drop, log, publish, receive, rename, restore, send, snapshot, sync,
 };
-use crate::failure::{self, AnyError, Explain, Failure, io_text, shown};
+use crate::failure::{self, AnyError, Failure, io_text, shown};
 use crate::handover::attempts::{ANSWER, Alone, Asked, ask_or_do_alone};
 use crate::handover::caller::Call;
 use crate::handover::folder::SocketName;
-use crate::handover::frames::{Answer, NamedMount, Run};
+use crate::handover::frames::{Answer, Run};
 use crate::interrupt;
 use crate::roots::Roots;
+use crate::seat::{self, Seat};
 use crate::stage::Stage;
 use crate::volume::Access;
 
@@ -130,27 +129,36 @@ struct Line {
 }
 
 /// Performs a command that is given as words, on `stage`; returns its exit code. Its own failures are
-/// told there.
+/// told there. If it names a directory of a mount, that is the mount of `seat`, whatever is there now.
 ///
 /// # Errors
 /// The words are no command.
 pub fn perform_words<'a>(
     words: impl IntoIterator<Item = &'a OsStr>,
+    seat: Option<&Seat>,
     stage: &Stage,
 ) -> Result<u8, AnyError> {
     let words = std::iter::once(OsStr::new("cairnfs")).chain(words);
     let verb = <Line as clap::Parser>::try_parse_from(words)?.verb;
-    let done = work(&verb, stage).map_err(|error| verb.failed(error));
+    let named = match seat {
+        Some(seat) => Ok(Named::seated(seat.clone())),
+        None => Named::find(verb.volume()),
+    };
+    let done = named.map_err(AnyError::from);
+    let done = done.and_then(|named| work(&verb, &named, stage));
+    let done = done.map_err(|error| verb.failed(error));
     Ok(done.unwrap_or_else(|error| failure::report(error.as_ref(), &mut stage.errors())))
 }
 
 /// Opens the files that the command names, and runs it.
 fn with_files(verb: &Verb) -> Result<u8, AnyError> {
+    verb.check()?;
     let stage = Stage::own()?;
+    let named = &Named::find(verb.volume())?;
     match verb {
         Verb::Send(args) => {
             let mut target = send::Target::open(args, &stage)?;
-            let code = work(verb, &stage.with(None, target.output()?))?;
+            let code = work(verb, named, &stage.with(None, target.output()?))?;
             if code == 0 {
                 target.complete()?;
             }
@@ -158,32 +166,32 @@ fn with_files(verb: &Verb) -> Result<u8, AnyError> {
         }
         Verb::Receive(args) => {
             let input = receive::open(args, &stage)?;
-            work(verb, &stage.with(input, None))
+            work(verb, named, &stage.with(input, None))
         }
-        _ => work(verb, &stage),
+        _ => work(verb, named, &stage),
     }
 }
 
 /// Has the command performed by the daemon that has the volume open, or opens it.
-fn work(verb: &Verb, stage: &Stage) -> Result<u8, AnyError> {
+fn work(verb: &Verb, named: &Named, stage: &Stage) -> Result<u8, AnyError> {
     verb.check()?;
-    let named = Named::find(verb.volume())?;
     let alone = || {
-        let error = match Roots::open(&named.volume, verb.access(), stage) {
-            Ok(roots) => return perform_here(verb, roots).map(Alone::Done),
+        let volume = named.path()?;
+        let error = match Roots::open(&volume, named.branch(), verb.access(), stage) {
+            Ok(roots) => return perform_here(verb, named, roots).map(Alone::Done),
             Err(error) => error,
         };
-        let failure = Failure::opening(&named.volume, &error).into();
+        let failure = Failure::opening(&volume, &error).into();
         match error {
             Error::InUse(_) if named.is_mounted() => Ok(Alone::Locked(failure)),
             _ => Err(failure),
         }
     };
-    ask_or_do_alone(|| ask(verb, &named, stage), alone)
+    ask_or_do_alone(|| ask(verb, named, stage), alone)
 }
 
 /// Performs the command on a volume that was opened for it, and closes it.
-fn perform_here(verb: &Verb, roots: Roots<'_>) -> Result<u8, AnyError> {
+fn perform_here(verb: &Verb, named: &Named, roots: Roots<'_>) -> Result<u8, AnyError> {
     let (path, stage) = (roots.path().to_path_buf(), roots.stage());
     let done = verb.perform(&roots);
     let closed = roots.close();
@@ -194,7 +202,10 @@ fn perform_here(verb: &Verb, roots: Roots<'_>) -> Result<u8, AnyError> {
         return Ok(code);
     }
     // Changes in the log of a volume that was not closed properly must be merged first.
-    let open = |access| Roots::open(&path, access, stage).map_err(|e| Failure::opening(&path, &e));
+    let open = |access| {
+        let opened = Roots::open(&path, named.branch(), access, stage);
+        opened.map_err(|e| Failure::opening(&path, &e))
+    };
     open(Access::Write)?.close()?;
     let roots = open(Access::Read)?;
     let done = verb.perform(&roots);
@@ -213,52 +224,71 @@ pub fn file_of(path: &Path) -> Result<PathBuf, Failure> {
 
 /// The volume that a command names, by its path or by that of a mount.
 struct Named {
+    /// Its path, or that by which it was mounted.
     volume: PathBuf,
-    metadata: Option<Metadata>,
-    mount: Option<NamedMount>,
+    seat: Option<Seat>,
 }
 
 impl Named {
     fn find(path: &Path) -> Result<Self, Failure> {
-        let (volume, mount) = match path.is_dir() {
-            true => Self::of_directory(path)?,
-            false => (path.to_path_buf(), None),
+        if !seat::is_directory(path) {
+            return Ok(Self {
+                volume: path.to_path_buf(),
+                seat: None,
+            });
+        }
+        // A directory stands for the volume that is mounted there, or above.
+        let seat = Seat::of(path)?.ok_or_else(|| {
+            Failure::new(shown(path), "is a directory, not a volume").hint(
+                "name the file or device that holds the volume, or a directory where it is mounted",
+            )
+        });
+        seat.map(Self::seated)
+    }
+
+    fn seated(seat: Seat) -> Self {
+        Self {
+            volume: seat.volume.clone(),
+            seat: Some(seat),
+        }
+    }
+
+    /// Where the file is. That of a mount may have been moved, and its path may have another one.
+    fn path(&self) -> Result<PathBuf, Failure> {
+        let Some(seat) = &self.seat else {
+            return Ok(self.volume.clone());
         };
-        Ok(Self {
-            metadata: volume.metadata().ok(),
-            volume,
-            mount,
+        seat.path().ok_or_else(|| {
+            let why = "was moved or deleted while it was mounted, and its daemon does not answer";
+            Failure::new(shown(&self.volume), why)
         })
     }
 
-    /// A directory stands for the volume that is mounted there, or above.
-    fn of_directory(dir: &Path) -> Result<(PathBuf, Option<NamedMount>), Failure> {
-        let entry = mountinfo::holding(dir).explain(shown(dir))?;
-        let Some(entry) = entry.filter(mountinfo::MountEntry::is_ours) else {
-            return Err(Failure::new(shown(dir), "is a directory, not a volume").hint(
-                "name the file or device that holds the volume, or a directory where it is mounted",
-            ));
-        };
-        let volume = control::volume(dir).explain(shown(dir))?;
-        let named = NamedMount {
-            name: mountinfo::branch_of(&entry.source).map(str::to_owned),
-            device: entry.device,
-        };
-        Ok((volume, Some(named)))
+    /// The name of the socket of the daemon that may have it open.
+    fn socket(&self) -> Option<SocketName> {
+        match &self.seat {
+            Some(seat) => seat.socket(),
+            None => Some(SocketName::of(&self.volume.metadata().ok()?)),
+        }
+    }
+
+    /// The branch or snapshot of the mount.
+    fn branch(&self) -> Option<&str> {
+        self.seat.as_ref().and_then(Seat::branch)
     }
 
     fn is_mounted(&self) -> bool {
-        self.mount.is_some() || crate::holder::mountpoint(&self.volume).is_some()
+        self.seat.is_some() || crate::holder::mountpoint(&self.volume).is_some()
     }
 }
 
 /// Has the command performed by the daemon of the volume, if there is one.
 fn ask(verb: &Verb, named: &Named, stage: &Stage) -> Result<Asked<u8>, AnyError> {
-    let Some(file) = &named.metadata else {
-        return Ok(Asked::Nobody);
-    };
     let user = geteuid().as_raw();
-    let Some(call) = Call::begin(&SocketName::of(file), user, ANSWER) else {
+    let called = named
+        .socket()
+        .and_then(|name| Call::begin(&name, user, ANSWER));
+    let Some(call) = called else {
         return Ok(Asked::Nobody);
     };
     // A second signal ends the process at once.
@@ -267,12 +297,14 @@ fn ask(verb: &Verb, named: &Named, stage: &Stage) -> Result<Asked<u8>, AnyError>
     let run = Run {
         verb: serde_json::to_value(verb)?,
         manner: manner.clone(),
-        mount: named.mount.clone(),
+        mount: named.seat.as_ref().map(Seat::named),
     };
     let wrong = |why: String| Failure::new(shown(&named.volume), why);
     match call.run(run, &streams) {
         Ok(Answer::Done(code)) => Ok(Asked::Done(code)),
         Ok(Answer::Closing) => Ok(Asked::Closing(call.ending())),
+        // It has the volume open, and does not serve this mount: that has ended, or is another reader's.
+        Ok(Answer::Unknown) => Ok(Asked::Nobody),
         Ok(Answer::Refused(why)) => Err(wrong(why).into()),
         Ok(_) => Err(wrong("the daemon's answer is not understood".into()).into()),
         Err(e) => Err(wrong(io_text(&e)).into()),

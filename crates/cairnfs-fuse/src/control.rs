@@ -121,6 +121,7 @@ fn refused_as_stale(lost: &[Loss]) -> Option<String> {
 fn others(files: usize) -> String {
     match files {
         0 | 1 => String::new(),
+        2 => " and 1 other file".into(),
         n => format!(" and {} other files", n - 1),
     }
 }
@@ -277,7 +278,7 @@ mod tests {
         assert_eq!(error.kind(), io::ErrorKind::StorageFull);
         let text = error.to_string();
         assert!(
-            text.contains("inode 7 and 1 other files") && text.contains("-inum 7"),
+            text.contains("inode 7 and 1 other file ") && text.contains("-inum 7"),
             "{text}"
         );
     }
@@ -293,7 +294,7 @@ mod tests {
         let stale = [loss(libc::ESTALE, "/a b/c"), loss(libc::ESTALE, "/d")];
         assert_eq!(parse_sync_answer(sync_answer(&stale).as_bytes()), stale);
         let told = loss_error(&stale).unwrap().unwrap();
-        assert!(told.contains("/a b/c and 1 other files open"), "{told}");
+        assert!(told.contains("/a b/c and 1 other file open"), "{told}");
         let line = sync_answer(&[loss(libc::ESTALE, "/a\nb")]);
         assert_eq!(line.lines().count(), 1, "{line}");
         let error = loss_error(&[loss(libc::EIO, "/f"), loss(libc::ESTALE, "/d")]);

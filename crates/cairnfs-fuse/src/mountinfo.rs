@@ -8,7 +8,7 @@ use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{major, minor};
+use rustix::fs::{AtFlags, CWD, Statx, StatxFlags, statx};
 
 /// The type under which volumes are mounted.
 pub const FS_TYPE: &str = "fuse.cairnfs";
@@ -20,6 +20,8 @@ pub struct MountEntry {
     pub id: u64,
     /// Device number, `MAJOR:MINOR`; each FUSE connection has its own.
     pub device: String,
+    /// The path in the file system that is mounted: `/`, or that of a part of it (`mount --bind`).
+    pub root: PathBuf,
     /// Absolute path of the mountpoint.
     pub mountpoint: PathBuf,
     /// For example `ext4`, or [`FS_TYPE`].
@@ -47,6 +49,12 @@ impl MountEntry {
         words.find_map(|word| word.strip_prefix(option)?.strip_prefix('='))
     }
 
+    /// The path of the mounted part in its file system, from the root on; `None` if that was removed.
+    pub fn part(&self) -> Option<&Path> {
+        let is_removed = bytes(&self.root).ends_with(b"//deleted");
+        self.root.strip_prefix("/").ok().filter(|_| !is_removed)
+    }
+
     /// Whether it is served by a daemon through FUSE.
     pub fn is_fuse(&self) -> bool {
         self.fs_type == "fuse" || self.fs_type.starts_with("fuse.")
@@ -69,21 +77,30 @@ pub fn list(table: &Path) -> Vec<MountEntry> {
     entries.filter_map(parse).collect()
 }
 
-/// Returns the mount that contains a path. If its daemon is dead, the path must be the mountpoint.
+/// Returns the mount that a path leads into: of several mounts of one file system that one. If its
+/// daemon is dead, the path must be the mountpoint.
 ///
 /// # Errors
 /// The path cannot be looked up, or the table cannot be read.
 pub fn holding(path: &Path) -> io::Result<Option<MountEntry>> {
-    match rustix::fs::stat(path) {
-        Ok(stat) => {
-            let (major, minor) = (major(stat.st_dev), minor(stat.st_dev));
-            let device = format!("{major}:{minor}");
+    let wanted = StatxFlags::BASIC_STATS | StatxFlags::MNT_ID;
+    match statx(CWD, path, AtFlags::empty(), wanted) {
+        Ok(found) => {
             let table = std::fs::read("/proc/self/mountinfo")?;
             let mut entries = table.split(|&b| b == b'\n').filter_map(parse);
-            Ok(entries.rfind(|entry| entry.device == device))
+            Ok(entries.rfind(|entry| is_mount_of(&found, entry)))
         }
         Err(e) if is_dead(&e.into()) => at(&resolve(path)?),
         Err(e) => Err(e.into()),
+    }
+}
+
+/// Whether a file is in a mount. Kernels before 5.8 tell only the file system of a file.
+fn is_mount_of(file: &Statx, entry: &MountEntry) -> bool {
+    let has_id = StatxFlags::from_bits_retain(file.stx_mask).contains(StatxFlags::MNT_ID);
+    match has_id {
+        true => entry.id == file.stx_mnt_id,
+        false => entry.device == format!("{}:{}", file.stx_dev_major, file.stx_dev_minor),
     }
 }
 
@@ -148,7 +165,7 @@ fn parse(line: &[u8]) -> Option<MountEntry> {
     let mut fields = line.split(|&b| b == b' ');
     let id = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
     let device = fields.nth(1)?;
-    let mountpoint = fields.nth(1)?;
+    let (root, mountpoint) = (fields.next()?, fields.next()?);
     let options = fields.next()?;
     let mut rest = fields.skip_while(|f| *f != b"-").skip(1);
     let (fs_type, source) = (rest.next()?, rest.next()?);
@@ -157,6 +174,7 @@ fn parse(line: &[u8]) -> Option<MountEntry> {
     Some(MountEntry {
         id,
         device: String::from_utf8_lossy(device).into_owned(),
+        root: unescape(root).into(),
         mountpoint: unescape(mountpoint).into(),
         fs_type: String::from_utf8_lossy(fs_type).into_owned(),
         source: unescape(source).into(),
@@ -243,6 +261,7 @@ mod tests {
         let entry = find(TABLE, Path::new("/a b")).expect("mounted");
         assert_eq!((entry.id, entry.device.as_str()), (40, "0:35"));
         assert_eq!(entry.source, Path::new("/x\\y.cairn"));
+        assert_eq!(entry.root, Path::new("/"));
         assert!(entry.is_ours() && entry.is_fuse());
         assert!(entry.has("nosuid") && !entry.has("user_id") && !entry.has("ro"));
         assert_eq!(entry.value("user_id"), Some("0"));

@@ -478,6 +478,13 @@ impl Sessions {
             .sole
     }
 
+    /// Whether the mount with this device number is one of these.
+    pub fn serves(&self, device: &str) -> bool {
+        let state = self.state.lock();
+        let mut live = state.live.iter();
+        live.any(|live| live.mounted.device() == Some(device))
+    }
+
     /// Whether no session is added any more: the volume is closed as soon as the last one has ended.
     pub fn is_closed(&self) -> bool {
         self.state.lock().closed

@@ -70,6 +70,15 @@ pub struct VolumeFile {
     pub displaced: Option<String>,
 }
 
+/// The branch or snapshot that a mount shows.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tree {
+    /// Its name now, which may not be the one that it was mounted by.
+    pub name: String,
+    /// Whether it is a snapshot.
+    pub is_snapshot: bool,
+}
+
 /// The last error.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LastError {
@@ -146,6 +155,9 @@ pub struct Status {
     pub host: Option<Host>,
     /// The file that holds the volume; `None` for a block device.
     pub file: Option<VolumeFile>,
+    /// What is mounted; `None` if it has no name any more.
+    #[serde(default)]
+    pub tree: Option<Tree>,
     /// Errors since the volume was mounted, by kind.
     pub errors: BTreeMap<String, u64>,
     /// The last of them.
@@ -207,6 +219,7 @@ impl Status {
                 path: file.path.map(|p| p.to_string_lossy().into_owned()),
                 displaced: file.displaced,
             }),
+            tree: tree(fs),
             errors: errors.map(|(kind, n)| (kind.to_owned(), n)).collect(),
             last_error: faults.last.map(last_error),
             messages: messages.counts(),
@@ -252,6 +265,14 @@ fn stopped(volume: &str, reason: &str, next_step: &str) -> String {
     format!(
         "{volume} has stopped: {reason}. What was not durable before that is lost. To do: {next_step}"
     )
+}
+
+fn tree(fs: &FileSystem) -> Option<Tree> {
+    let root = fs.root_info()?;
+    Some(Tree {
+        name: root.name?,
+        is_snapshot: !root.writable,
+    })
 }
 
 fn space(fs: &FileSystem) -> Space {
@@ -302,6 +323,11 @@ mod tests {
         let read: Status = serde_json::from_slice(&json).unwrap();
         assert_eq!(read.volume, "/a \"b\"\n.cairn");
         assert_eq!((read.state, read.stopped()), (State::Running, None));
+        let main = Tree {
+            name: "main".into(),
+            is_snapshot: false,
+        };
+        assert_eq!(read.tree, Some(main));
         assert_eq!((read.error_count(), read.errors[LOST]), (3, 3));
         assert_eq!(read.counters, status.counters);
         assert_eq!(read.messages, status.messages);

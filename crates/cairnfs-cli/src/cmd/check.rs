@@ -12,6 +12,7 @@ use serde::Serialize;
 
 use crate::failure::{AnyError, Failure, show_bytes, shown};
 use crate::output::{self, Progress, counted};
+use crate::seat;
 
 /// Exit code: damage was found and is still there.
 const ERRORS_LEFT: u8 = 4;
@@ -102,6 +103,7 @@ pub fn run(args: Args) -> Result<ExitCode, AnyError> {
 
 fn examine(args: &Args) -> Result<Report, Failure> {
     let fail = |e: Error| Failure::opening(&args.volume, &e).code(OPERATIONAL);
+    seat::refuse_dead(&args.volume).map_err(|failure| failure.code(OPERATIONAL))?;
     let device = FileDevice::open(&args.volume, Access::ReadOnly).map_err(fail)?;
     let options = CheckOptions { data: args.data };
     let progress = Progress::steps("check", args.json);

@@ -6,8 +6,9 @@ use cairnfs::Error;
 use serde::{Deserialize, Serialize};
 
 use crate::failure::{AnyError, Failure, shown};
+use crate::output::word;
 use crate::raw_path;
-use crate::roots::{Roots, Telling, name_of, take_back};
+use crate::roots::{ROOTED, Roots, Telling, name_of, take_back};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -17,7 +18,8 @@ Examples:
 
 REF is NAME, BRANCH@SNAPSHOT or BRANCH@TIME. With PATH, only the files at and
 below these paths are replaced, by copies; without PATH, the whole branch goes
-back, in a moment. Either is one atomic step. The state before stays as a
+back, in a moment. A PATH begins at the root of the volume, also where the volume
+is named by a directory in a mount: in DIR/sub, the file x is sub/x. Either is one atomic step. The state before stays as a
 snapshot, whose name is printed: restoring that takes the restore back. Of one
 branch the newest 24 of these stay, unless they get another name.
 
@@ -33,7 +35,7 @@ pub struct Args {
     /// The state to go back to
     #[arg(value_name = "REF")]
     reference: String,
-    /// Restore only what is at and below these paths
+    /// Restore only what is at and below these paths, which begin at the root of the volume
     #[arg(value_name = "PATH")]
     #[serde(with = "raw_path::list")]
     paths: Vec<PathBuf>,
@@ -76,9 +78,10 @@ fn failure(args: &Args, branch: &str, why: &Error) -> Failure {
         Error::At { source, .. } if matches!(**source, Error::NotFound) => {
             Failure::new(why, format_args!("{} does not have it", args.reference)).hint(
                 format_args!(
-                    "to see what differs: cairnfs diff {} {} {branch}",
-                    shown(&args.volume),
-                    args.reference,
+                    "{ROOTED}; to see what differs: cairnfs diff {} {} {}",
+                    word(&shown(&args.volume)),
+                    word(&args.reference),
+                    word(branch),
                 ),
             )
         }

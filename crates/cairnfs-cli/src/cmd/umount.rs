@@ -97,7 +97,9 @@ pub fn run(args: Args) -> Result<ExitCode, Box<dyn Error>> {
     match umount(&args) {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(text) => {
-            eprintln!("cairnfs umount: {text}");
+            if !text.is_empty() {
+                eprintln!("cairnfs umount: {text}");
+            }
             Ok(ExitCode::from(EXIT_UMOUNT))
         }
     }
@@ -155,7 +157,8 @@ fn umount(args: &Args) -> Result<(), String> {
     }
     let (answer, synced) = match deadline.beside(|left| daemon::leave(&dir, left)) {
         Err(refusal) if refusal.cause == Cause::Gone && args.served => {
-            return Err(stays(&dir, &refusal));
+            // The caller takes it away, and tells.
+            return Err(String::new());
         }
         Err(refusal) if refusal.cause == Cause::Gone => {
             return mounter::unmount(&dir, Way::Lazy).map_err(|e| describe(&dir, &entry, e));

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::failure::{AnyError, Failure, of_output, shown};
 use crate::look::Look;
 use crate::raw_path;
-use crate::roots::{Roots, name_of, root_failure};
+use crate::roots::{ROOTED, Roots, name_of, root_failure};
 use crate::volume::components;
 
 /// Exit code if something differs, as that of diff(1).
@@ -40,7 +40,9 @@ A and B are snapshots or branches: NAME, BRANCH@SNAPSHOT, or BRANCH@TIME, the
 newest snapshot that is as old (10:30, 2026-01-31, 2026-01-31T10:30, -5m, -2d;
 in local time). Without B, A is compared with main, or if the volume is named by
 a mount of it, with what is mounted there. With PATH, only what is at
-or below these paths is shown; a path that neither A nor B has is an error.
+or below these paths is shown; a path that neither A nor B has is an error. A PATH
+begins at the root of the volume, also where the volume is named by a directory in
+a mount: in DIR/sub, the file x is sub/x.
 
 With --merge-base, the old state is that in which A and B have parted, so what
 was done in A since is not shown, as with git diff --merge-base.
@@ -77,7 +79,7 @@ pub struct Args {
     a: String,
     /// The new state [default: main, or what is mounted there]
     b: Option<String>,
-    /// Show only what is at or below these paths
+    /// Show only what is at or below these paths, which begin at the root of the volume
     #[arg(value_name = "PATH")]
     #[serde(with = "raw_path::list")]
     paths: Vec<PathBuf>,
@@ -180,7 +182,7 @@ impl States<'_> {
         for path in &self.args.paths {
             if !diff.has_path(path).map_err(|e| self.failure(&e))? {
                 let why = format!("neither {} nor {} has it", self.args.a, self.b);
-                return Err(Failure::new(shown(path), why));
+                return Err(Failure::new(shown(path), why).hint(ROOTED));
             }
         }
         Ok(())

@@ -19,6 +19,7 @@ use serde::Serialize;
 use self::backup::Backup;
 use crate::failure::{AnyError, Explain, show_bytes, shown};
 use crate::output::{self, counted};
+use crate::seat;
 use crate::size::human;
 
 const EXAMPLES: &str = "\
@@ -97,6 +98,7 @@ struct Space {
 
 /// Runs the command.
 pub fn run(args: Args) -> Result<ExitCode, AnyError> {
+    seat::refuse_dead(&args.volume)?;
     let info = inspect(&args.volume).explain(shown(&args.volume))?;
     let report = json_report(&args.volume, info);
     if args.json {

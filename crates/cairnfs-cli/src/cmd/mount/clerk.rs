@@ -26,6 +26,7 @@ use crate::failure::{io_text, shown};
 use crate::handover::desk::{Clerk, Made};
 use crate::handover::farewell::Farewell;
 use crate::handover::frames::{Answer, NamedMount, Wanted};
+use crate::output::word;
 use crate::stage::Stage;
 
 /// Event loops of each further mount, unless `-o threads` says otherwise: many mounts are mostly
@@ -199,7 +200,7 @@ impl House {
                 shown(&self.volume),
                 shown(&dir),
                 std::process::id(),
-                shown(&dir)
+                word(&shown(&dir))
             )),
             NotAdded::Failed(error) => {
                 NotPermitted::Refused(format!("cannot serve the mount: {}", io_text(&error)))

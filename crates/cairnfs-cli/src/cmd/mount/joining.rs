@@ -15,12 +15,14 @@ use cairnfs_fuse::mounted::Mounted;
 use cairnfs_fuse::{MountOptions, mounter};
 use rustix::process::geteuid;
 
+use super::opening::in_line;
 use super::{Args, EXIT_SYSTEM, Failure, IN_USE, READY, failed};
 use crate::failure::{io_text, shown};
 use crate::handover::attempts::{ANSWER, Alone, Asked, ask_or_do_alone};
 use crate::handover::caller::Call;
 use crate::handover::folder::SocketName;
 use crate::handover::frames::{Answer, Request, Wanted};
+use crate::seat::Seat;
 
 /// Has the volume mounted on `dir` by its daemon, which is started if there is none.
 pub(super) fn join_or_start(
@@ -30,13 +32,36 @@ pub(super) fn join_or_start(
     options: &MountOptions,
 ) -> Result<(), Failure> {
     ask_or_do_alone(
-        || ask(args, volume, dir, options),
+        || ask(args, (socket(volume)?, volume), dir, options),
         || start(args, volume, dir),
     )?;
     if args.verbose {
         eprintln!("mounted {} on {}", volume.display(), dir.display());
     }
     Ok(())
+}
+
+/// Has a branch mounted on `dir` by the daemon of the mount on `base`, wherever its volume is now.
+pub(super) fn join(
+    args: &Args,
+    base: &Path,
+    dir: &Path,
+    options: &MountOptions,
+) -> Result<(), Failure> {
+    let seat = Seat::of(base).map_err(|failure| failed(in_line(&failure)))?;
+    let Some(seat) = seat else {
+        return Err(failed(format_args!(
+            "{} is not in a mounted volume",
+            shown(base)
+        )));
+    };
+    match ask(args, (seat.socket(), &seat.volume), dir, options)? {
+        Asked::Done(()) => Ok(()),
+        Asked::Nobody | Asked::Closing(_) => Err(failed(format_args!(
+            "the daemon of the mount on {} cannot be called",
+            shown(base)
+        ))),
+    }
 }
 
 /// Starts a daemon for what no other one can have open.
@@ -51,17 +76,23 @@ pub(super) fn start_alone(args: &Args, volume: &Path, dir: &Path) -> Result<(), 
     Ok(())
 }
 
+/// The name of the socket of the daemon that may have a volume open.
+fn socket(volume: &Path) -> Result<Option<SocketName>, Failure> {
+    let wrong = |e| failed(format_args!("{}: {}", shown(volume), io_text(&e)));
+    let file = volume.metadata().map_err(wrong)?;
+    Ok(Some(SocketName::of(&file)))
+}
+
 /// Mounts, with the consent of the daemon that has the volume open, and hands the mount over to it.
 fn ask(
     args: &Args,
-    volume: &Path,
+    (socket, volume): (Option<SocketName>, &Path),
     dir: &Path,
     options: &MountOptions,
 ) -> Result<Asked<()>, Failure> {
     let wrong = |e: std::io::Error| failed(format_args!("{}: {}", shown(volume), io_text(&e)));
-    let file = volume.metadata().map_err(wrong)?;
     let user = geteuid().as_raw();
-    let Some(call) = Call::begin(&SocketName::of(&file), user, ANSWER) else {
+    let Some(call) = socket.and_then(|name| Call::begin(&name, user, ANSWER)) else {
         return Ok(Asked::Nobody);
     };
     let wanted = Request::Mount(Wanted {

@@ -167,6 +167,9 @@ pub struct Args {
     /// Act as the daemon: leave the terminal once the mount is live
     #[arg(long, hide = true)]
     detached: bool,
+    /// Mount a branch of the volume that the daemon of the mount on this directory has open
+    #[arg(long, hide = true, value_name = "DIR")]
+    beside: Option<PathBuf>,
     #[command(flatten)]
     moment: moment::MomentArgs,
     /// Image file or block device; with --at, the URL of a backup, of which that moment is mounted
@@ -216,6 +219,9 @@ fn mount(args: &Args) -> Result<(), Failure> {
     carrier::check(&options).map_err(|text| Failure(EXIT_USAGE, text))?;
     if args.moment.is_given() {
         return mount_moment(args, dir, options);
+    }
+    if let Some(base) = &args.beside {
+        return joining::join(args, base, &find_dir(args, dir)?, &options);
     }
     let volume = find_volume(args)?;
     let dir = find_dir(args, dir)?;

@@ -85,6 +85,10 @@ pub(super) fn perform(
 ) -> Result<u8, Answer> {
     let unknown = |_| Answer::Refused("the daemon does not know this command".into());
     let verb: Verb = serde_json::from_value(verb).map_err(unknown)?;
+    let is_other = |mount: &NamedMount| !open.sessions.serves(&mount.device);
+    if mount.as_ref().is_some_and(is_other) {
+        return Err(Answer::Unknown);
+    }
     begin();
     let named = mount.and_then(|mount| open.name_of(mount));
     let fs = open.handle.get();

@@ -220,6 +220,7 @@ mod tests {
             space,
             host: None,
             file: None,
+            tree: None,
             errors: [("read".to_owned(), 0)].into(),
             last_error: None,
             messages: [("lookup".to_owned(), 0)].into(),

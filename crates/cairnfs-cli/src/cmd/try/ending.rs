@@ -50,7 +50,7 @@ pub(super) fn decide(args: &Args, base: &Base, fork: &str, ended: &Ended) -> Res
 
 /// Tells that a signal keeps the fork.
 fn keep(base: &Base, fork: &str, signal: i32) -> Interrupted {
-    let steps = base.next_steps(&base.place, fork);
+    let steps = base.next_steps(fork);
     note(format_args!(
         "{}: the fork is kept as the branch {fork}: {steps}",
         name_of(signal)
@@ -74,7 +74,10 @@ fn end(args: &Args, base: &Base, fork: &str, ended: &Ended) -> Result<(u8, End),
             }
             choose(args, base, ended)
         }
-        _ => return Ok((FAILED, End::Kept)),
+        _ => {
+            let failure = base.kept(fork, "what was done in it could not be found");
+            return Err(failure.hint(base.next_steps(fork)).into());
+        }
     };
     if interrupt::arrived().is_some() {
         return Ok((code, End::Kept));
@@ -112,7 +115,7 @@ fn end(args: &Args, base: &Base, fork: &str, ended: &Ended) -> Result<(u8, End),
         })?;
     } else {
         let told = publish.as_deref().unwrap_or_default();
-        tell(args, base, fork, (end, differs > 0), told)?;
+        tell(args, base, fork, (end, differs > 0, ended), told)?;
     }
     Ok((if refused { FAILED } else { code }, end))
 }
@@ -133,7 +136,7 @@ fn tell(
     args: &Args,
     base: &Base,
     fork: &str,
-    (end, differs): (End, bool),
+    (end, differs, ended): (End, bool, &Ended),
     published: &str,
 ) -> Result<(), AnyError> {
     let mut out = io::stderr().lock();
@@ -153,14 +156,41 @@ fn tell(
         }
         End::Kept => writeln!(
             out,
-            "The fork is the branch {fork}: {}",
-            base.next_steps(&base.place, fork)
+            "{}The fork is the branch {fork}: {}",
+            unpublished(args, ended),
+            base.next_steps(fork)
         )?,
         End::Dropped if args.quiet => {}
         End::Dropped if differs => writeln!(out, "Dropped what was done")?,
         End::Dropped => writeln!(out, "Nothing was changed")?,
     }
     Ok(())
+}
+
+/// Why a fork was not published as it was asked for, before what is said of it.
+fn unpublished(args: &Args, ended: &Ended) -> String {
+    match args.yes && ended.code != 0 {
+        true => format!(
+            "Not published, because CMD failed with exit code {}. ",
+            ended.code
+        ),
+        false => String::new(),
+    }
+}
+
+/// What is asked at a terminal.
+fn question(base: &Base, ended: &Ended) -> String {
+    let failed = match ended.code {
+        0 => String::new(),
+        code => format!("CMD failed with exit code {code}. "),
+    };
+    match base.is_snapshot() {
+        true => format!("{failed}Keep this as a branch, or drop it? [k/d] "),
+        false => format!(
+            "{failed}Publish this onto {}, keep it as a branch, or drop it? [p/k/d] ",
+            base.branch
+        ),
+    }
 }
 
 /// What the user wants. A signal instead of an answer keeps the fork, and so does a terminal that is gone.
@@ -175,10 +205,7 @@ fn choose(args: &Args, base: &Base, ended: &Ended) -> End {
     if !asks || !io::stdin().is_terminal() || !io::stderr().is_terminal() {
         return End::Kept;
     }
-    let question = format!(
-        "Publish this onto {}, keep it as a branch, or drop it? [p/k/d] ",
-        base.branch
-    );
+    let question = question(base, ended);
     loop {
         let asked = io::stderr().lock().write_all(question.as_bytes());
         // A terminal gives whole lines, so what is buffered is never a part of one.
@@ -191,7 +218,7 @@ fn choose(args: &Args, base: &Base, ended: &Ended) -> End {
             return End::Kept;
         }
         match answer.trim().to_ascii_lowercase().as_str() {
-            "p" | "publish" => return End::Published,
+            "p" | "publish" if !base.is_snapshot() => return End::Published,
             "k" | "keep" => return End::Kept,
             "d" | "drop" => return End::Dropped,
             _ => {}

@@ -27,7 +27,8 @@ const AGAIN: Timespec = Timespec {
     tv_nsec: 200_000_000,
 };
 
-const OWN_TABLE: &str = "/proc/self/mountinfo";
+/// The table of this process's mounts.
+pub(super) const OWN_TABLE: &str = "/proc/self/mountinfo";
 
 /// The mounts of this namespace, from before the program has begun.
 pub(super) struct Outside {

@@ -22,13 +22,14 @@ use signal_hook::consts::{SIGHUP, SIGTERM};
 
 use super::children::{self, Outcome, this_program};
 use super::follower::Outside;
-use super::{Args, Base, FAILED, Interrupted, PREFIX, inside, name_of, note};
+use super::{Args, Base, FAILED, Interrupted, Mount, PREFIX, inside, name_of, note};
 use crate::daemon::{self, Cause};
 use crate::failure::{AnyError, Explain, Failure, shown};
 use crate::handover::attempts::ANSWER;
 use crate::handover::caller::{Call, Lease};
 use crate::handover::folder::SocketName;
 use crate::interrupt;
+use crate::output::word;
 
 /// Time that programs have to end after CMD, before a note says who is waited for; and before the fork
 /// is left to them.
@@ -38,8 +39,6 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// A fork that is mounted.
 pub(super) struct Fork {
     pub name: String,
-    /// The file of the volume.
-    volume: PathBuf,
     dir: Directory,
     /// While it lives. After that, also if this process is killed, the daemon unmounts the fork when
     /// nothing uses it any more.
@@ -80,33 +79,44 @@ impl Fork {
         let above = above.canonicalize().explain(shown(&above))?;
         let dir = tempfile::Builder::new().prefix(PREFIX).tempdir_in(above);
         let dir = Directory(dir.explain("a directory for the fork")?.keep());
-        let volume = base.volume()?;
         let words = ["-q", &name, "--from", &base.branch];
         if base.capture("branch", &words)?.0 != 0 {
             return Err(match interrupt::take() {
                 Some(signal) => Interrupted::before(signal).into(),
-                None => Failure::new(shown(&volume), "cannot be forked").into(),
+                None => Failure::new(shown(&base.volume()), "cannot be forked").into(),
             });
         }
         let mut fork = Self {
             name,
-            volume,
             dir,
             lease: None,
         };
-        if let Err(failure) = fork.mount() {
+        if let Err(failure) = fork.mount(base) {
             fork.unmake(base)?;
             return Err(failure.into());
         }
-        fork.lease = lease(&fork.volume, &fork.dir.0);
+        fork.lease = lease(base, &fork.dir.0);
         Ok(fork)
     }
 
-    fn mount(&self) -> Result<(), Failure> {
+    /// Mounts it, by the daemon of the base if that is mounted.
+    fn mount(&self, base: &Base) -> Result<(), Failure> {
         let branch = format!("branch={}", self.name);
         let words = [OsStr::new("mount"), OsStr::new("-o"), OsStr::new(&branch)];
-        let places = [self.volume.as_os_str(), self.dir.0.as_os_str()];
-        children::run(words.into_iter().chain(places))
+        let beside = base.mounted.as_ref().map(Mount::dir);
+        let beside = beside.map(|dir| [OsStr::new("--beside"), dir.as_os_str()]);
+        let volume = base.volume();
+        let places = [volume.as_os_str(), self.dir.0.as_os_str()];
+        let all = words.into_iter().chain(beside.into_iter().flatten());
+        children::run(all.chain(places))
+    }
+
+    /// Takes over the name that it has now; returns the one before if that is another one. Without an
+    /// answer of the daemon the name stays, and what is done by it later fails if it is wrong.
+    pub(super) fn follow_name(&mut self) -> Option<String> {
+        let answer = daemon::status(&self.dir.0, PATIENCE).ok()?;
+        let now = answer.status.tree?.name;
+        (now != self.name).then(|| std::mem::replace(&mut self.name, now))
     }
 
     /// Unmounts and drops it: the program has not begun.
@@ -145,7 +155,7 @@ impl Fork {
                 return Ok(Ran::Ended(End { code, signal: None }));
             }
         };
-        let base = base.mounted.as_ref().map(|(dir, _)| dir.as_path());
+        let base = base.mounted.as_ref().map(Mount::dir);
         let base = base.filter(|_| !args.beside);
         let follower = outside.zip(base);
         let follower = follower.and_then(|(outside, base)| outside.follow(child.id(), base));
@@ -179,15 +189,17 @@ impl Fork {
 
     /// The program, in the fork.
     fn program(&self, base: &Base, args: &Args) -> Result<Command, Failure> {
-        if let (Some((mountpoint, below)), false) = (&base.mounted, args.beside) {
+        if let (Some(mount), false) = (&base.mounted, args.beside) {
             let mut command = Command::new(this_program()?);
             command.args(["try", "--inside"]);
-            command.args([mountpoint, &self.dir.0, &Path::new(".").join(below)]);
+            // None of them may be empty, or begin like an option.
+            let [part, below] = [&mount.part, &mount.below].map(|path| Path::new(".").join(path));
+            command.args([mount.dir(), &self.dir.0, &part, &below]);
             command.arg("--").args(&args.command);
             return Ok(command);
         }
-        let below = base.mounted.as_ref().map(|(_, below)| below.as_path());
-        let there = self.dir.0.join(below.unwrap_or(Path::new("")));
+        let inside = base.mounted.as_ref().map(Mount::inside);
+        let there = self.dir.0.join(inside.unwrap_or_default());
         let mut command = inside::words(&args.command);
         command.current_dir(&there).env("PWD", &there);
         Ok(command)
@@ -253,23 +265,24 @@ impl Fork {
 
     /// The failure for a fork that stays mounted.
     fn stays(&self, base: &Base, why: &str) -> Failure {
-        let steps = base.next_steps(&self.volume, &self.name);
-        let failure = self.kept(why);
+        let steps = base.next_steps_in(&base.volume(), &self.name);
+        let failure = base.kept(&self.name, why);
         match self.lease {
             Some(_) => failure.hint(format_args!(
                 "it is unmounted by itself when nothing uses it; then {steps}"
             )),
             None => failure.hint(format_args!(
                 "when nothing uses it: cairnfs umount {}; then {steps}",
-                shown(&self.dir.0)
+                word(&shown(&self.dir.0))
             )),
         }
     }
 
     /// The failure for a fork whose daemon has ended before its mount.
     fn lost(&self, base: &Base) -> Failure {
-        let steps = base.next_steps(&self.volume, &self.name);
-        self.kept(
+        let steps = base.next_steps_in(&base.volume(), &self.name);
+        base.kept(
+            &self.name,
             "the daemon that served it has ended: what the program did and was not durable is lost",
         )
         .hint(format_args!("look at what is there; then {steps}"))
@@ -280,16 +293,15 @@ impl Fork {
         self.stays(base, name_of(signal)).tell();
         Interrupted(signal)
     }
-
-    fn kept(&self, why: &str) -> Failure {
-        Failure::new(format_args!("the fork {} is kept", self.name), why)
-    }
 }
 
-/// Has the daemon of a volume unmount what is mounted on `dir` when this process is gone.
-fn lease(volume: &Path, dir: &Path) -> Option<Lease> {
+/// Has the daemon of the base unmount what is mounted on `dir` when this process is gone.
+fn lease(base: &Base, dir: &Path) -> Option<Lease> {
     let entry = mountinfo::at(dir).ok()??;
-    let name = SocketName::of(&volume.metadata().ok()?);
+    let name = match &base.mounted {
+        Some(mount) => mount.seat.socket()?,
+        None => SocketName::of(&base.place.metadata().ok()?),
+    };
     Call::begin(&name, geteuid().as_raw(), ANSWER)?.lease(&entry.device)
 }
 

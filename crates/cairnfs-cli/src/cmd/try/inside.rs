@@ -11,22 +11,27 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use cairnfs_fuse::mountinfo;
+use cairnfs_fuse::mountinfo::{self, MountEntry};
 use nix::sched::{CloneFlags, unshare};
 use rustix::fs::CWD;
 use rustix::mount::{MountPropagationFlags, UnmountFlags, mount_bind, mount_change, unmount};
 use rustix::process::{getegid, geteuid};
 
+use super::follower::OWN_TABLE;
 use super::{PREFIX, note};
 use crate::failure::{Failure, io_text, shown};
 
-/// Executes a program in `below` of the fork, which it finds under the path of `base` if that is
-/// possible. Returns the exit code if it cannot be executed.
-pub(super) fn execute((base, fork): (&Path, &Path), below: &Path, command: &[OsString]) -> u8 {
+/// Executes a program in `below` of the directory `part` of the fork, which it finds under the path of
+/// `base` if that is possible. Returns the exit code if it cannot be executed.
+pub(super) fn execute(
+    (base, fork): (&Path, &Path),
+    (part, below): (&Path, &Path),
+    command: &[OsString],
+) -> u8 {
     let dir = match show(base, fork) {
         Ok(()) => within(base, below),
         Err(e) => {
-            let dir = within(fork, below);
+            let dir = within(&fork.join(part), below);
             note(format_args!(
                 "note: the fork cannot be shown under the path of its branch ({}); it is at {}",
                 io_text(&e),
@@ -62,8 +67,38 @@ pub(super) fn not_executed(command: &[OsString], error: &io::Error) -> u8 {
     }
 }
 
-/// Mounts the fork over the path of its base, visible to this process and its children only.
+/// What is mounted of the base somewhere: a directory or file, or all of it.
+struct Shown {
+    dir: PathBuf,
+    /// The same in the fork.
+    part: PathBuf,
+}
+
+/// All mounts of the base: at `base`, and what others have bound elsewhere. Those that another mount
+/// hides are left out.
+fn all_of(base: &Path, fork: &Path) -> io::Result<Vec<Shown>> {
+    let gone = || io::Error::other("the branch is not mounted there any more");
+    let own = mountinfo::at(base)?.ok_or_else(gone)?;
+    let is_seen = |mount: &MountEntry| {
+        let seen = mountinfo::holding(&mount.mountpoint);
+        seen.is_ok_and(|seen| seen.is_some_and(|seen| seen.id == mount.id))
+    };
+    let mounts = mountinfo::list(Path::new(OWN_TABLE)).into_iter();
+    let of_base = mounts.filter(|mount| mount.device == own.device && is_seen(mount));
+    let shown = |mount: MountEntry| {
+        let part = fork.join(mount.part()?);
+        Some(Shown {
+            dir: mount.mountpoint,
+            part,
+        })
+    };
+    Ok(of_base.filter_map(shown).collect())
+}
+
+/// Mounts the fork over the path of its base, and its parts over what is mounted of the base elsewhere,
+/// so that no path leads into the base. Visible to this process and its children only.
 fn show(base: &Path, fork: &Path) -> io::Result<()> {
+    let mounts = all_of(base, fork)?;
     let (user, group) = (geteuid(), getegid());
     if user.is_root() {
         unshare(CloneFlags::CLONE_NEWNS)?;
@@ -78,8 +113,10 @@ fn show(base: &Path, fork: &Path) -> io::Result<()> {
     // mounted here is seen outside.
     let all = MountPropagationFlags::REC | MountPropagationFlags::DOWNSTREAM;
     mount_change("/", all)?;
-    leave_unneeded([base, fork]);
-    mount_bind(fork, base)?;
+    leave_unneeded(&mounts, fork);
+    for mount in &mounts {
+        mount_bind(&mount.part, &mount.dir)?;
+    }
     // Whoever stays in the directory below goes on in the base.
     rustix::fs::accessat(
         CWD,
@@ -92,15 +129,16 @@ fn show(base: &Path, fork: &Path) -> io::Result<()> {
 
 /// Gives up the copies that this namespace has of other forks' mounts, and of those below the base, which
 /// the fork hides: they would keep these in use.
-fn leave_unneeded([base, fork]: [&Path; 2]) {
-    let mounts = mountinfo::list(Path::new("/proc/self/mountinfo")).into_iter();
+fn leave_unneeded(bases: &[Shown], fork: &Path) {
+    let mounts = mountinfo::list(Path::new(OWN_TABLE)).into_iter();
     let is_fork = |dir: &Path| {
         let name = dir.file_name().map(OsStrExt::as_bytes);
         name.is_some_and(|name| name.starts_with(PREFIX.as_bytes()))
     };
+    let is_below = |dir: &Path, base: &Path| dir.starts_with(base) && dir != base;
     let is_unneeded = |dir: &Path| {
-        let is_hidden = dir.starts_with(base) && dir != base;
-        (is_fork(dir) || is_hidden) && ![base, fork].contains(&dir)
+        let is_hidden = bases.iter().any(|base| is_below(dir, &base.dir));
+        (is_fork(dir) || is_hidden) && dir != fork
     };
     // Those that were mounted later are on those before.
     for mount in mounts

@@ -21,12 +21,13 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use cairnfs::format::root::MAIN_NAME;
-use cairnfs_fuse::{control, mountinfo};
+use cairnfs_fuse::mountinfo;
 use signal_hook::low_level::signal_name;
 
 use crate::failure::{AnyError, Explain, Failure, shown};
 use crate::interrupt;
 use crate::output::word;
+use crate::seat::{self, Seat};
 use crate::stage::Stage;
 use crate::verbs;
 use fork::{Fork, Ran};
@@ -42,10 +43,13 @@ CMD runs in a fork of the branch that is mounted at the working directory: it se
 all files, and what it changes is in the fork only. After it the differences are
 shown, and you are asked whether to publish them onto the branch, to keep the fork
 as a branch, or to drop it. Without a terminal, and without --yes, --keep or --drop,
-it is kept. A fork in which nothing changed is dropped. Several may run at once.
+it is kept. A fork in which nothing changed is dropped. Several may run at once. Of
+a snapshot there is nothing to publish onto: --yes is refused before CMD runs.
+A fork that is renamed, or whose branch is unmounted, while CMD runs is kept.
 
 Where the system permits it (user namespaces, or root), CMD finds the fork under
-the path of the branch, so absolute paths lead into it, too; else, and with
+the path of the branch, so absolute paths lead into it, too, and so do what
+`mount --bind` shows of the branch elsewhere; else, and with
 --beside, CMD runs in a directory of its own, and a note says so. CAIRNFS_BRANCH
 has the name of the fork.
 
@@ -92,8 +96,8 @@ pub struct Args {
     /// Print the result as JSON; what CMD prints goes to standard error
     #[arg(long)]
     json: bool,
-    /// Show FORK under the path BASE, and execute CMD in its directory BELOW
-    #[arg(long, hide = true, num_args = 3, value_names = ["BASE", "FORK", "BELOW"])]
+    /// Show FORK under the path BASE, where its directory PART is, and execute CMD in BELOW of that
+    #[arg(long, hide = true, num_args = 4, value_names = ["BASE", "FORK", "PART", "BELOW"])]
     inside: Vec<PathBuf>,
     /// The program and its arguments
     #[arg(
@@ -110,14 +114,33 @@ struct Base {
     /// The volume as it is named: by its path, or by a directory in a mount.
     place: PathBuf,
     branch: String,
-    /// Where the branch is mounted, and the working directory in it.
-    mounted: Option<(PathBuf, PathBuf)>,
+    mounted: Option<Mount>,
+}
+
+/// The mount of the base.
+struct Mount {
+    seat: Seat,
+    /// The directory of the branch that is mounted: all of it, or what `mount --bind` shows.
+    part: PathBuf,
+    /// The working directory in that.
+    below: PathBuf,
+}
+
+impl Mount {
+    fn dir(&self) -> &Path {
+        &self.seat.entry.mountpoint
+    }
+
+    /// The working directory, from the root of the branch on.
+    fn inside(&self) -> PathBuf {
+        self.part.join(&self.below)
+    }
 }
 
 /// Runs the command.
 pub fn run(args: &Args) -> Result<ExitCode, AnyError> {
-    if let [base, fork, below] = &args.inside[..] {
-        let code = inside::execute((base, fork), below, &args.command);
+    if let [base, fork, part, below] = &args.inside[..] {
+        let code = inside::execute((base, fork), (part, below), &args.command);
         return Ok(ExitCode::from(code));
     }
     let error = match attempt(args) {
@@ -136,7 +159,8 @@ pub fn run(args: &Args) -> Result<ExitCode, AnyError> {
 fn attempt(args: &Args) -> Result<u8, AnyError> {
     interrupt::hold()?;
     let base = Base::find(args.volume.as_deref())?;
-    let fork = Fork::make(&base, args)?;
+    base.check_end(args)?;
+    let mut fork = Fork::make(&base, args)?;
     let ran = match fork.run(&base, args) {
         Ok(Ran::Interrupted(signal)) => {
             fork.unmake(&base)?;
@@ -145,9 +169,11 @@ fn attempt(args: &Args) -> Result<u8, AnyError> {
         Ok(Ran::Ended(ran)) => Ok(ran),
         Err(failure) => Err(failure),
     };
+    let before = fork.follow_name();
     let name = fork.name.clone();
     // What the program did is there, also if it could not be waited for.
     fork.unmount(&base, args.quiet)?;
+    base.check_whole(&name, before.as_deref())?;
     ending::decide(args, &base, &name, &ran?)
 }
 
@@ -188,43 +214,89 @@ fn note(text: impl fmt::Display) {
 impl Base {
     /// The branch that is mounted at a directory, or the main branch of a volume.
     fn find(volume: Option<&Path>) -> Result<Self, Failure> {
-        let place = match volume {
-            Some(place) => std::path::absolute(place).explain(shown(place))?,
-            None => std::env::current_dir().explain("the working directory")?,
+        let (place, named) = match volume {
+            Some(named) => (std::path::absolute(named).explain(shown(named))?, named),
+            None => (working_directory()?, Path::new(".")),
         };
-        if !place.is_dir() {
+        if !seat::is_directory(named) {
             return Ok(Self {
                 place,
                 branch: MAIN_NAME.into(),
                 mounted: None,
             });
         }
-        let entry = mountinfo::holding(&place).explain(shown(&place))?;
-        let Some(entry) = entry.filter(mountinfo::MountEntry::is_ours) else {
+        let Some(seat) = Seat::of(&place)? else {
             return Err(
                 Failure::new(shown(&place), "is not in a mounted volume").hint(
                     "change to a directory of one, or name it: cairnfs try --volume VOLUME CMD",
                 ),
             );
         };
-        let path = place.canonicalize().explain(shown(&place))?;
-        let below = path
-            .strip_prefix(&entry.mountpoint)
-            .unwrap_or(Path::new(""));
+        let mount = Mount::find(seat, &place, named)?;
         Ok(Self {
-            branch: mountinfo::branch_of(&entry.source)
-                .unwrap_or(MAIN_NAME)
-                .to_owned(),
-            mounted: Some((entry.mountpoint.clone(), below.to_path_buf())),
-            place: entry.mountpoint,
+            branch: mount.seat.branch().unwrap_or(MAIN_NAME).to_owned(),
+            place: mount.dir().to_path_buf(),
+            mounted: Some(mount),
         })
     }
 
-    /// The path of the volume.
-    fn volume(&self) -> Result<PathBuf, Failure> {
+    /// Refuses what cannot be done at the end, and tells what can be.
+    fn check_end(&self, args: &Args) -> Result<(), Failure> {
+        if !self.is_snapshot() {
+            return Ok(());
+        }
+        let name = shown(Path::new(&self.branch));
+        if args.yes {
+            let why = "is a snapshot: what CMD does cannot be published onto it";
+            return Err(Failure::new(&name, why).hint(format_args!(
+                "use --keep or --drop; or make a branch of it, and try it where that is mounted: \
+                 cairnfs branch {} NAME --from {}",
+                word(&shown(&self.place)),
+                word(&self.branch)
+            )));
+        }
+        if !args.keep && !args.drop && !args.quiet {
+            note(format_args!(
+                "note: {name} is a snapshot: what CMD does can be kept as a branch or dropped, and not \
+                 published onto it"
+            ));
+        }
+        Ok(())
+    }
+
+    fn is_snapshot(&self) -> bool {
+        self.mounted.as_ref().is_some_and(|m| m.seat.is_snapshot())
+    }
+
+    /// Fails if the base is not mounted any more, or the fork had another name `before`: what the user
+    /// means to do with it is not known then.
+    fn check_whole(&self, fork: &str, before: Option<&str>) -> Result<(), Failure> {
+        if let Some(before) = before {
+            let why = format!("it was renamed to {fork} meanwhile");
+            return Err(self.kept(before, why).hint(self.next_steps(fork)));
+        }
+        match self.is_there() {
+            true => Ok(()),
+            false => {
+                let why = format!("{} is not mounted any more", shown(&self.place));
+                Err(self.kept(fork, why).hint(self.next_steps(fork)))
+            }
+        }
+    }
+
+    fn kept(&self, fork: &str, why: impl fmt::Display) -> Failure {
+        Failure::new(format_args!("the fork {fork} is kept"), why)
+    }
+
+    fn is_there(&self) -> bool {
+        self.mounted.as_ref().is_none_or(|m| m.seat.is_there())
+    }
+
+    /// The path of the volume, as far as it is known.
+    fn volume(&self) -> PathBuf {
         match &self.mounted {
-            Some((dir, _)) => control::volume(dir).explain(shown(dir)),
-            None => Ok(self.place.clone()),
+            Some(Mount { seat, .. }) => seat.path().unwrap_or_else(|| seat.volume.clone()),
+            None => self.place.clone(),
         }
     }
 
@@ -236,7 +308,8 @@ impl Base {
         let stage = Stage::on_errors()?.with(None, Some(output.try_clone().explain(WHAT)?));
         let words = words.iter().map(OsStr::new);
         let all = [OsStr::new(verb), self.place.as_os_str()].into_iter();
-        let code = verbs::perform_words(all.chain(words), &stage)?;
+        let seat = self.mounted.as_ref().map(|mount| &mount.seat);
+        let code = verbs::perform_words(all.chain(words), seat, &stage)?;
         let mut text = String::new();
         output.rewind().explain(WHAT)?;
         output.read_to_string(&mut text).explain(WHAT)?;
@@ -257,11 +330,52 @@ impl Base {
     }
 
     /// What can be done with a fork that is kept.
-    fn next_steps(&self, place: &Path, fork: &str) -> String {
-        let (place, fork) = (word(&shown(place)), word(fork));
-        format!(
-            "cairnfs publish {place} {fork} --onto {}, or cairnfs drop {place} {fork}",
-            word(&self.branch)
-        )
+    fn next_steps(&self, fork: &str) -> String {
+        let place = match self.is_there() {
+            true => self.place.clone(),
+            false => self.volume(),
+        };
+        self.next_steps_in(&place, fork)
     }
+
+    /// The same once the base may not be mounted any more.
+    fn next_steps_in(&self, place: &Path, fork: &str) -> String {
+        let (place, fork) = (word(&shown(place)), word(fork));
+        let drop = format!("cairnfs drop {place} {fork}");
+        match self.is_snapshot() {
+            true => format!(
+                "cairnfs mount -o branch={fork} {} DIR, or {drop}",
+                word(&shown(&self.volume()))
+            ),
+            false => format!(
+                "cairnfs publish {place} {fork} --onto {}, or {drop}",
+                word(&self.branch)
+            ),
+        }
+    }
+}
+
+impl Mount {
+    /// The working directory `place` in its mount. `named` leads there, too, whatever was mounted over it.
+    fn find(seat: Seat, place: &Path, named: &Path) -> Result<Self, Failure> {
+        let wrong = |why: &str| Failure::new(shown(place), why);
+        let seen = mountinfo::holding(named).explain(shown(place))?;
+        if seen.is_none_or(|seen| seen.id != seat.entry.id) {
+            return Err(wrong("is hidden by another mount"));
+        }
+        let path = place.canonicalize().explain(shown(place))?;
+        let below = path.strip_prefix(&seat.entry.mountpoint);
+        let below = below.map_err(|_| wrong("is not below the directory of its mount"))?;
+        let part = seat.entry.part();
+        let part = part.ok_or_else(|| wrong("is in a directory that was removed"))?;
+        Ok(Self {
+            part: part.to_path_buf(),
+            below: below.to_path_buf(),
+            seat,
+        })
+    }
+}
+
+fn working_directory() -> Result<PathBuf, Failure> {
+    std::env::current_dir().explain("the working directory")
 }

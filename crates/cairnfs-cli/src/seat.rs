@@ -1,0 +1,136 @@
+//! The mount that a directory is in, and the volume that its daemon has open.
+//!
+//! The volume is known by the device and inode number of the file, which the daemon tells: at the path
+//! of a volume that was moved may be another one by now. Uses the requests to daemons and the table of
+//! mounts.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use cairnfs_fuse::mountinfo::{self, MountEntry};
+use cairnfs_fuse::status::{Tree, VolumeFile};
+
+use crate::daemon::{self, Cause};
+use crate::failure::{Explain, Failure, shown};
+use crate::handover::folder::SocketName;
+use crate::handover::frames::NamedMount;
+
+/// A mount, and what its daemon has open.
+#[derive(Debug, Clone)]
+pub struct Seat {
+    /// Its line in the table of mounts.
+    pub entry: MountEntry,
+    /// The path by which the volume was mounted.
+    pub volume: PathBuf,
+    /// The file of the volume; `None` for a block device, and for a moment of a backup.
+    file: Option<VolumeFile>,
+    /// What is mounted.
+    tree: Option<Tree>,
+}
+
+impl Seat {
+    /// That of a directory; `None` if it is in no mounted volume.
+    ///
+    /// # Errors
+    /// The daemon of the mount is gone or does not answer, or the directory cannot be looked up.
+    pub fn of(dir: &Path) -> Result<Option<Self>, Failure> {
+        let entry = match mountinfo::holding(dir) {
+            Ok(entry) => entry.filter(MountEntry::is_ours),
+            // Below the mountpoint of a dead daemon; which one that is, only the table knows.
+            Err(e) if mountinfo::is_dead(&e) => return Err(gone(dir)),
+            Err(e) => return Err(e).explain(shown(dir)),
+        };
+        let Some(entry) = entry else { return Ok(None) };
+        let answer = daemon::status(dir, daemon::WAIT)
+            .map_err(|refusal| Failure::new(shown(dir), refusal.text))?;
+        Ok(Some(Self {
+            entry,
+            volume: answer.volume,
+            file: answer.status.file,
+            tree: answer.status.tree,
+        }))
+    }
+
+    /// The name of its daemon's socket.
+    pub fn socket(&self) -> Option<SocketName> {
+        match &self.file {
+            Some(file) => Some(SocketName::of_file(file.dev, file.ino)),
+            None => Some(SocketName::of(&self.volume.metadata().ok()?)),
+        }
+    }
+
+    /// The path that the volume has now; `None` if it has none that can be seen from here.
+    pub fn path(&self) -> Option<PathBuf> {
+        let Some(file) = &self.file else {
+            return Some(self.volume.clone());
+        };
+        let is_it = |path: &Path| {
+            let found = path.metadata();
+            found.is_ok_and(|found| (found.dev(), found.ino()) == (file.dev, file.ino))
+        };
+        let moved = file.path.as_deref().map(PathBuf::from);
+        let paths = [Some(self.volume.clone()), moved].into_iter().flatten();
+        paths.into_iter().find(|path| is_it(path))
+    }
+
+    /// The mount for a daemon.
+    pub fn named(&self) -> NamedMount {
+        NamedMount {
+            device: self.entry.device.clone(),
+            name: self.branch().map(str::to_owned),
+        }
+    }
+
+    /// The name of the branch or snapshot; `None` if it is that of the volume, or has none.
+    pub fn branch(&self) -> Option<&str> {
+        let told = self.tree.as_ref().map(|tree| tree.name.as_str());
+        told.or_else(|| self.branch_by_source())
+    }
+
+    /// Whether a snapshot is mounted.
+    pub fn is_snapshot(&self) -> bool {
+        self.tree.as_ref().is_some_and(|tree| tree.is_snapshot)
+    }
+
+    /// The name as the table of mounts has it.
+    fn branch_by_source(&self) -> Option<&str> {
+        let source = mountinfo::bytes(&self.entry.source);
+        let name = source.strip_prefix(mountinfo::bytes(&self.volume))?;
+        std::str::from_utf8(name.strip_prefix(b"@")?).ok()
+    }
+
+    /// Whether the mount is still in the table.
+    pub fn is_there(&self) -> bool {
+        let table = mountinfo::list(Path::new("/proc/self/mountinfo"));
+        let own = &self.entry;
+        let is_own =
+            |e: &MountEntry| (e.id, &e.device, &e.source) == (own.id, &own.device, &own.source);
+        table.iter().any(is_own)
+    }
+}
+
+/// Whether a path is a directory, or cannot be asked because the daemon of its mount is gone.
+pub fn is_directory(path: &Path) -> bool {
+    match path.metadata() {
+        Ok(found) => found.is_dir(),
+        Err(e) => mountinfo::is_dead(&e),
+    }
+}
+
+/// Fails if a path leads to a mount whose daemon is gone. For commands that need the file of a volume.
+///
+/// # Errors
+/// It does.
+pub fn refuse_dead(path: &Path) -> Result<(), Failure> {
+    if !is_directory(path) {
+        return Ok(());
+    }
+    match daemon::status(path, daemon::WAIT) {
+        Err(refusal) if refusal.cause == Cause::Gone => Err(gone(path)),
+        _ => Ok(()),
+    }
+}
+
+fn gone(dir: &Path) -> Failure {
+    Failure::new(shown(dir), daemon::missing(dir))
+}
