@@ -18,6 +18,10 @@ pub trait Ending: Send + Sync {
     /// Waits for requests that run outside the event loops.
     fn finish(&self) {}
 
+    /// Releases what the kernel has referred to, and all trees but the one that is served. Nothing is
+    /// answered afterwards.
+    fn release(&self) {}
+
     /// Makes everything durable that the file system was sent.
     ///
     /// # Errors
@@ -52,6 +56,10 @@ impl Ending for End {
 
     fn finish(&self) {
         self.pools.iter().for_each(Waiting::finish);
+    }
+
+    fn release(&self) {
+        self.ops.end();
     }
 
     fn make_durable(&self) -> Result<(), String> {

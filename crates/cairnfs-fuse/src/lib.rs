@@ -31,6 +31,7 @@ pub mod negotiate;
 pub mod opening;
 pub mod ops;
 pub mod options;
+mod references;
 pub mod session;
 pub mod sessions;
 pub mod status;

@@ -390,21 +390,34 @@ impl Sessions {
             self.state.lock().failure.get_or_insert(broken);
         }
         ending.finish();
-        self.leave_others(number, &*ending);
+        ending.release();
+        drop(ending);
+        self.leave_others(number);
     }
 
     /// Removes a session whose requests are all answered. If others are left, the volume stays open,
     /// so what this one has been sent is made durable before; otherwise closing it does that.
-    fn leave_others(&self, number: u64, ending: &dyn Ending) {
+    fn leave_others(&self, number: u64) {
         let others = self.state.lock().live.len() > 1;
         let how = match others {
-            true => Ended::Apart(ending.make_durable()),
+            true => self.made_durable(number),
             false => Ended::Last,
         };
         if !self.remove(number, how) {
             // One was added meanwhile.
-            self.remove(number, Ended::Apart(ending.make_durable()));
+            self.remove(number, self.made_durable(number));
         }
+    }
+
+    /// How a session has ended that leaves others behind. Keeps nothing of it, so that its tree is
+    /// closed when it is removed.
+    fn made_durable(&self, number: u64) -> Ended {
+        let ending = {
+            let state = self.state.lock();
+            let live = state.live.iter().find(|live| live.number == number);
+            live.map(|live| Arc::clone(&live.ending))
+        };
+        Ended::Apart(ending.map_or(Ok(()), |ending| ending.make_durable()))
     }
 
     /// Removes a session, closes the registry with the last one, and tells its watchers. Does nothing
@@ -421,6 +434,8 @@ impl Sessions {
         let live = state.live.swap_remove(at);
         state.closed |= !others;
         let how = if others { how } else { Ended::Last };
+        // Who is told that the session has ended finds its tree closed.
+        drop((live.ending, live.replaceable));
         // They write to sockets, without waiting. Who waits for the last session may end the process
         // when the lock is free.
         for watcher in live.watchers {
@@ -554,7 +569,9 @@ impl Sessions {
                     let ending = Arc::clone(&live.ending);
                     Some(Box::new(move || {
                         ending.cut_off();
-                        sessions.leave_others(number, &*ending);
+                        ending.release();
+                        drop(ending);
+                        sessions.leave_others(number);
                     }))
                 }
                 _ => None,

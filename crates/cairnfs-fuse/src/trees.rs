@@ -4,16 +4,16 @@
 //! another one ([`Trees::switch`]), ids of inodes that go on mean the new tree from then on. The id of
 //! an inode that does not stays *bound* to the old tree, as long as the kernel has references to it;
 //! if the new tree has an inode of that number, it gets an id of its own, which no inode number
-//! reaches. Knows the engine's handles, and neither operations nor the kernel.
+//! reaches. The references of this mount's kernel are counted by id, and are a part of the uses that
+//! the engine counts for each inode over all mounts and callers; the end of the mount gives back
+//! exactly that part. Knows the engine's handles, and neither operations nor the kernel.
 //!
 //! Invariants:
-//! - Each inode of each tree has at most one id at a time, so the uses that the engine counts for it
-//!   are the kernel's references to that id.
-//! - A bound id has uses, or an operation that holds references is about to take or release one.
+//! - Each inode of each tree has at most one id at a time.
+//! - A bound id has references, or an operation that holds references is about to give back the last.
 //! - A tree that was replaced is open as long as ids are bound to it, and no longer.
 
 use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use cairnfs::device::waiting;
@@ -24,6 +24,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWri
 use crate::convert::Refusal;
 use crate::losses::File;
 use crate::ops::Outcome;
+use crate::references::References;
 
 /// The first id that is not the number of an inode: the engine's counter does not get there.
 const FIRST_APART: u64 = 1 << 63;
@@ -86,6 +87,8 @@ struct Table {
 pub(crate) struct Trees {
     /// Locked for moments only.
     table: RwLock<Table>,
+    /// The kernel's references. Locked inside the table's lock.
+    counts: References,
     /// Held shared by operations that take or release references. It is not held while an operation
     /// waits for a replacement.
     references: RwLock<()>,
@@ -125,6 +128,7 @@ impl Trees {
                 apart: HashMap::new(),
                 next: FIRST_APART,
             }),
+            counts: References::default(),
             references: RwLock::default(),
             turn: Turn::default(),
         }
@@ -158,40 +162,32 @@ impl Trees {
         }
     }
 
-    /// The id of an inode of the mounted tree to which a reference was taken. The caller holds
-    /// references.
-    pub fn node(&self, ino: u64) -> u64 {
+    /// Counts a reference that was taken to an inode of the mounted tree; returns the inode's id. The
+    /// caller holds references.
+    pub fn took(&self, ino: u64) -> u64 {
         {
+            // The lock keeps a binding from ending before the reference is counted.
             let table = self.table.read();
-            if table.bound.is_empty() {
-                return ino;
-            }
-            if let Some(node) = table.apart.get(&ino) {
-                return *node;
-            }
-            if !table.bound.contains_key(&ino) {
-                return ino;
+            if let Some(node) = table.node(ino) {
+                self.counts.add(node);
+                return node;
             }
         }
         let mut table = self.table.write();
-        let Table {
-            mounted,
-            bound,
-            apart,
-            next,
-        } = &mut *table;
-        match apart.entry(ino) {
-            Entry::Occupied(node) => *node.get(),
-            // It was released meanwhile.
-            Entry::Vacant(_) if !bound.contains_key(&ino) => ino,
-            Entry::Vacant(place) => {
-                let node = *next;
-                *next += 1;
-                let fs = Arc::clone(mounted);
-                bound.insert(node, Bound { fs, ino });
-                *place.insert(node)
-            }
-        }
+        let node = table.node_or_new(ino);
+        self.counts.add(node);
+        node
+    }
+
+    /// Counts a reference that was taken to the inode of an id. The caller holds references.
+    pub fn took_by_id(&self, node: u64) {
+        self.counts.add(node);
+    }
+
+    /// Counts up to `n` references less; returns how many, which the caller gives back to the engine.
+    /// The caller holds references.
+    pub fn gives_back(&self, node: u64, n: u64) -> u64 {
+        self.counts.remove(node, n)
     }
 
     /// The id that the kernel knows an inode of the mounted tree by, if it knows it.
@@ -202,10 +198,9 @@ impl Trees {
     /// Ends the binding of an id to whose inode there are no references. The caller holds references.
     pub fn release(&self, node: u64) {
         let mut table = self.table.write();
-        let unused = |bound: &Bound| bound.fs.uses(bound.ino) == 0;
-        let released = match table.bound.get(&node).is_some_and(unused) {
-            true => table.bound.remove(&node),
-            false => None,
+        let released = match self.counts.has(node) {
+            true => None,
+            false => table.bound.remove(&node),
         };
         if let Some(bound) = &released
             && table.apart.get(&bound.ino) == Some(&node)
@@ -219,14 +214,8 @@ impl Trees {
 
     /// The ids of all inodes that the kernel has references to.
     pub fn nodes(&self) -> Vec<u64> {
-        let (mounted, mut nodes, apart) = {
-            let table = self.table.read();
-            let nodes: Vec<u64> = table.bound.keys().copied().collect();
-            (Arc::clone(&table.mounted), nodes, table.apart.clone())
-        };
-        let plain = mounted.inodes_in_use().into_iter();
-        nodes.extend(plain.filter(|ino| !apart.contains_key(ino)));
-        nodes
+        let counts = self.counts.all().into_iter();
+        counts.map(|(node, _)| node).collect()
     }
 
     /// Number of ids that are bound.
@@ -292,9 +281,9 @@ impl Trees {
         new: &Arc<FileSystem>,
         goes_on: impl FnMut(u64) -> bool,
     ) -> HashMap<u64, u64> {
-        // Nobody looks at uses meanwhile, so only the exchange needs the table.
+        // Nobody takes references meanwhile, so only the exchange needs the table.
         let old = self.mounted();
-        let stay = old.move_uses(new, goes_on);
+        let stay = old.move_uses(new, self.of_mounted(), goes_on);
         let mut table = self.table.write();
         table.mounted = Arc::clone(new);
         let mut apart = std::mem::take(&mut table.apart);
@@ -312,5 +301,58 @@ impl Trees {
         }
         table.apart = apart;
         stay
+    }
+    /// The inodes of the mounted tree to which the kernel has references, with their numbers.
+    fn of_mounted(&self) -> Vec<(u64, u64)> {
+        let table = self.table.read();
+        let counts = self.counts.all().into_iter();
+        let of_mounted = counts.filter_map(|(node, count)| match table.bound.get(&node) {
+            None => Some((node, count)),
+            Some(bound) if Arc::ptr_eq(&bound.fs, &table.mounted) => Some((bound.ino, count)),
+            Some(_) => None,
+        });
+        of_mounted.collect()
+    }
+
+    /// Gives back all references to the engine, ends all bindings, and so closes replaced trees: the
+    /// kernel, which is gone, does not do that. Removes what has neither names nor other uses. Waits
+    /// for operations in progress; none takes references afterwards.
+    pub fn end(&self) {
+        let _exclusive = self.exclude_references();
+        let counts = self.counts.take_all();
+        let (mounted, bound) = {
+            let mut table = self.table.write();
+            table.apart = HashMap::new();
+            (Arc::clone(&table.mounted), std::mem::take(&mut table.bound))
+        };
+        for (node, count) in counts {
+            match bound.get(&node) {
+                Some(bound) => bound.fs.forget(bound.ino, count),
+                None => mounted.forget(node, count),
+            }
+        }
+    }
+}
+
+impl Table {
+    /// The id of an inode of the mounted tree; `None` if it needs one of its own.
+    fn node(&self, ino: u64) -> Option<u64> {
+        if self.bound.is_empty() {
+            return Some(ino);
+        }
+        let apart = self.apart.get(&ino).copied();
+        apart.or_else(|| (!self.bound.contains_key(&ino)).then_some(ino))
+    }
+
+    /// As [`Self::node`]; gives it one of its own if it needs that.
+    fn node_or_new(&mut self, ino: u64) -> u64 {
+        self.node(ino).unwrap_or_else(|| {
+            let node = self.next;
+            self.next += 1;
+            let fs = Arc::clone(&self.mounted);
+            self.bound.insert(node, Bound { fs, ino });
+            self.apart.insert(ino, node);
+            node
+        })
     }
 }

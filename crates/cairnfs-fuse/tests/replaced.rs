@@ -116,6 +116,19 @@ impl Stand {
         self.ops.write(node, 0, text.as_bytes(), None)
     }
 
+    /// The name of the only state that a publish has replaced.
+    fn replaced(&self) -> String {
+        let roots = self.volume.roots().into_iter();
+        let names = roots.filter_map(|root| root.name);
+        let kept: Vec<String> = names
+            .filter(|name| name.starts_with("main.undo-"))
+            .collect();
+        let [kept] = &kept[..] else {
+            panic!("{kept:?}");
+        };
+        kept.clone()
+    }
+
     /// A branch of the mounted one, to be published.
     fn work(&self) -> Volume {
         let main = self.volume.open_branch("main").unwrap();
@@ -271,6 +284,54 @@ fn references_balance_through_replacements() {
     assert!(main.file_system().inodes_in_use().is_empty());
 }
 
+/// A kernel that is gone does not say that it has forgotten.
+#[test]
+fn end_gives_back_what_this_kernel_had_and_no_more() {
+    let stand = Stand::new(|main| {
+        for file in ["f", "g", "both"] {
+            main.write(file, file).unwrap();
+        }
+    });
+    stand.node("g");
+    stand.node("f");
+    let work = stand.work();
+    work.write("g", "other").unwrap();
+    stand.publish(work);
+    let kept = stand.replaced();
+    let busy = stand.volume.drop_root(&kept).unwrap_err();
+    assert_eq!(busy.errno(), libc::EBUSY);
+
+    let main = stand.volume.open_branch("main").unwrap();
+    let again = main.file_system().open_named("main").unwrap();
+    let beside = Ops::new(again, Path::new("test"), WriteMode::Through);
+    let both = beside.lookup(1, b"both").unwrap().unwrap().node;
+    let f = stand.node("f");
+    stand.node("both");
+    stand.node("both");
+    stand.ops.unlink(1, b"f").unwrap();
+    assert_eq!(main.file_system().getattr(f).unwrap().nlink, 0);
+    let mut listed = 0;
+    let list = stand.ops.readdir_plus(1, 0, &mut |entry, _| {
+        listed += usize::from(!entry.is_dots());
+        listed < 2
+    });
+    list.unwrap();
+
+    stand.ops.end();
+    assert_eq!(stand.ops.bound_nodes(), 0);
+    assert_eq!(main.file_system().inodes_in_use(), [both]);
+    assert!(
+        main.file_system().getattr(f).is_err(),
+        "without names and uses"
+    );
+    stand.volume.drop_root(&kept).unwrap();
+    // What comes late has no effect on others.
+    assert!(stand.ops.forget(both, 9).is_none());
+    assert_eq!(main.file_system().uses(both), 1);
+    beside.end();
+    assert!(main.file_system().inodes_in_use().is_empty());
+}
+
 /// As long as the kernel knows an inode of it, a tree that was replaced is in use, and no longer.
 #[test]
 fn replaced_tree_is_closed_with_its_last_node() {
@@ -279,17 +340,11 @@ fn replaced_tree_is_closed_with_its_last_node() {
     let work = stand.work();
     work.write("f", "22").unwrap();
     stand.publish(work);
-    let roots = stand.volume.roots();
-    let kept = roots.iter().filter_map(|root| root.name.clone());
-    let kept = kept.filter(|name| name.starts_with("main.undo-"));
-    let kept: Vec<String> = kept.collect();
-    let [kept] = &kept[..] else {
-        panic!("{kept:?}");
-    };
-    let busy = stand.volume.drop_root(kept).unwrap_err();
+    let kept = stand.replaced();
+    let busy = stand.volume.drop_root(&kept).unwrap_err();
     assert_eq!(busy.errno(), libc::EBUSY);
     stand.ops.forget(f, 1);
-    stand.volume.drop_root(kept).unwrap();
+    stand.volume.drop_root(&kept).unwrap();
 }
 
 #[test]

@@ -7,8 +7,9 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use cairnfs_fuse::mountinfo;
 use rustix::fs::{FlockOperation, flock};
@@ -19,7 +20,7 @@ use rustix::thread::set_thread_res_uid;
 
 use crate::branches::forked;
 use crate::life::private;
-use crate::place::{Place, able, arg, said};
+use crate::place::{Place, able, arg, said, succeed};
 
 const STRANGER: u32 = 65534;
 
@@ -168,6 +169,75 @@ fn unmounted_branch_can_be_mounted_again_beside_others() {
         assert_eq!(read, format!("round {n}"));
     }
     finish_three(place);
+}
+
+/// Bytes in use of the volume behind a mount.
+fn used(dir: &Path) -> u64 {
+    let stat = rustix::fs::statvfs(dir).unwrap();
+    (stat.f_blocks - stat.f_bfree) * stat.f_frsize
+}
+
+/// Waits until less than so much of the volume is in use.
+pub fn wait_for_space(dir: &Path, most: u64) {
+    let until = Instant::now() + Duration::from_secs(20);
+    while used(dir) >= most {
+        assert!(Instant::now() < until, "{} bytes are in use", used(dir));
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Aborts the connection of a mount, and detaches it.
+fn abort(place: &Place, dir: &Path) {
+    let connections = place.beside("connections");
+    fs::create_dir(&connections).unwrap();
+    succeed(Command::new("mount").args(["-t", "fusectl", "none", arg(&connections)]));
+    let device = rustix::fs::minor(dir.metadata().unwrap().dev());
+    fs::write(connections.join(format!("{device}/abort")), "1").unwrap();
+    detach(&connections);
+    fs::remove_dir(connections).unwrap();
+    detach(dir);
+}
+
+fn detach(dir: &Path) {
+    rustix::mount::unmount(dir, rustix::mount::UnmountFlags::DETACH).unwrap();
+}
+
+/// What the kernel has looked up through a mount is not in use any more when that has ended, however it
+/// has, and whatever other mounts there are.
+#[test]
+fn ended_mount_keeps_no_file_in_use() {
+    if !able(&[]) {
+        return;
+    }
+    let mut place = Place::mounted("128M", "");
+    place.ok(&["branch", "m", "fork"]);
+    let (other, fork) = (place.dir(), place.beside("t"));
+    let umount = |_: &Path| place.umount_beside("t");
+    let abort = |dir: &Path| abort(&place, dir);
+    let ends: [&dyn Fn(&Path); 3] = [&umount, &|dir| detach(dir), &abort];
+    for (n, end) in ends.into_iter().enumerate() {
+        place.mount_beside("branch=fork", "t");
+        fs::write(fork.join("large"), vec![7; 30 << 20]).unwrap();
+        place.ok(&["sync", "t"]);
+        end(&fork);
+        place.mount_beside("branch=fork", "t");
+        fs::remove_file(fork.join("large")).unwrap();
+        place.ok(&["sync", "t"]);
+        wait_for_space(&other, 5 << 20);
+        // Without a name, and open when the mount is detached.
+        let open = File::create(fork.join("open")).unwrap();
+        (&open).write_all(&vec![n as u8; 30 << 20]).unwrap();
+        open.sync_all().unwrap();
+        fs::remove_file(fork.join("open")).unwrap();
+        detach(&fork);
+        assert!(used(&other) > 30 << 20);
+        drop(open);
+        wait_for_space(&other, 5 << 20);
+    }
+    place.umount();
+    let report = place.ok(&["check", "v.cairn"]);
+    assert!(report.contains("; 0 files, "), "{report}");
+    place.check();
 }
 
 #[test]

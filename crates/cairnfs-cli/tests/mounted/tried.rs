@@ -12,6 +12,7 @@ use cairnfs_fuse::mountinfo::{self, MountEntry};
 
 use crate::life::private;
 use crate::place::{MOUNT_COPIES, Place, able, arg, said, succeed};
+use crate::together::wait_for_space;
 use crate::verbs::names;
 
 /// Runs `cairnfs try` with words in a directory of the mount.
@@ -129,6 +130,38 @@ fn fork_is_dropped_if_nothing_changed_or_as_asked() {
     assert_eq!(forks(&place).len(), 1, "kept without a terminal");
     assert!(text(&output.stderr).contains("cairnfs publish"));
     assert_unmounted();
+    place.finish();
+}
+
+/// A fork that was published was a mount of its own, whose kernel has known its files.
+#[test]
+fn removed_files_of_published_forks_are_freed() {
+    if !able(&[]) {
+        return;
+    }
+    let place = Place::mounted("128M", "");
+    for _ in 0..5 {
+        let words = ["--yes", "-q", "--", "dd", "if=/dev/zero", "of=big", "bs=1M"];
+        let output = attempt(&place, "", &[&words[..], &["count=40"]].concat());
+        assert_eq!(code(&output), 0, "{}", text(&output.stderr));
+        fs::remove_file(place.at("big")).unwrap();
+    }
+    wait_for_space(&place.dir(), 5 << 20);
+    let replaced = |name: &String| name.starts_with("main.undo-");
+    for name in names(&place).into_iter().filter(replaced) {
+        place.ok(&["drop", "m", &name]);
+    }
+    for n in 0..27 {
+        let script = format!("echo {n} > n; cat n > seen");
+        let output = attempt(&place, "", &["--yes", "-q", "sh", "-c", &script]);
+        assert_eq!(code(&output), 0, "{}", text(&output.stderr));
+        assert_eq!(
+            fs::read(place.at("n")).unwrap(),
+            format!("{n}\n").as_bytes()
+        );
+    }
+    let kept = names(&place).into_iter().filter(replaced).count();
+    assert_eq!(kept, 24);
     place.finish();
 }
 

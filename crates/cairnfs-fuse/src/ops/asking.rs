@@ -24,6 +24,13 @@ impl Ops {
         }
     }
 
+    /// Gives back what the kernel had of a mount that has ended: it does not say so itself. Refuses all
+    /// later requests; waits for those in flight.
+    pub fn end(&self) {
+        self.door.shut();
+        self.trees.end();
+    }
+
     /// Waits, on behalf of `asker`, until each write that the kernel has sent is answered. Must not be
     /// called in an event loop.
     pub(crate) fn wait_for_writes(&self, asker: Asker) {

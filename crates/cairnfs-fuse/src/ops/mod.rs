@@ -226,7 +226,7 @@ impl Ops {
 
     /// The inode with these attributes, to which [`Self::taking`] took a reference.
     fn found(&self, attr: Attr) -> Found {
-        let node = self.trees.node(attr.ino);
+        let node = self.trees.took(attr.ino);
         Found { node, attr }
     }
 

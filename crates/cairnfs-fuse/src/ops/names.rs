@@ -61,6 +61,8 @@ impl Ops {
             Err(Error::NotFound) => return Err(STALE),
             Err(other) => return Err(other.into()),
         };
+        // From then on the binding of a bound id does not end.
+        self.trees.took_by_id(node);
         let is_its_id = match self.trees.place(node) {
             Ok(now) if now.bound => place.bound,
             Ok(_) => !place.bound && self.trees.known(place.ino) == node,
@@ -72,19 +74,24 @@ impl Ops {
                 attr: place.shown(attr),
             }),
             false => {
-                place.fs.forget(place.ino, 1);
+                let uses = self.trees.gives_back(node, 1);
+                place.fs.forget(place.ino, uses);
                 Err(STALE)
             }
         }
     }
 
-    /// Returns `uses` lookup references. Returns an inode without names that is left, if its removal
+    /// Returns `uses` lookup references; no more than were taken. Returns an inode without names that is left, if its removal
     /// takes long; the caller then calls [`Ops::remove_unused`].
     pub fn forget(&self, node: u64, uses: u64) -> Option<Unused> {
         let _held = self.trees.hold_references();
         self.full.remove(node);
         self.lists.forgotten(node);
         let place = self.trees.place(node).ok()?;
+        let uses = self.trees.gives_back(node, uses);
+        if uses == 0 {
+            return None;
+        }
         let left = place.fs.forget_at_once(place.ino, uses);
         self.losses
             .forget(place.file(), || left || !has_name(&place.fs, place.ino));
@@ -220,15 +227,17 @@ impl Ops {
         let listed = dir.fs.readdir_plus(dir.ino, cookie, &mut |entry, attr| {
             let node = match entry.is_dots() {
                 true => attr.ino,
-                false => self.trees.node(attr.ino),
+                false => self.trees.took(attr.ino),
             };
             let fits = each(entry, &Found { node, attr: *attr });
-            if !fits && node != attr.ino {
+            if !fits && !entry.is_dots() {
                 left_out = Some(node);
             }
             fits
         });
+        // The engine has not counted the one that did not fit.
         if let Some(node) = left_out {
+            self.trees.gives_back(node, 1);
             self.trees.release(node);
         }
         Ok(listed?)

@@ -1,9 +1,23 @@
 //! Dropping roots, and the space that belongs to one alone.
 
+use std::sync::Arc;
+
 use crate::error::{Error, Result};
 use crate::fs::FileSystem;
 use crate::fs::observe::Call;
+use crate::journal::signals::Signals;
 use crate::types::DropProgress;
+
+/// Held by a reader of a root, after everything by which it reads. When it is dropped, the background
+/// looks for roots without a name that nobody reads any more.
+#[derive(Clone)]
+pub(crate) struct ReaderEnds(Arc<Signals>);
+
+impl Drop for ReaderEnds {
+    fn drop(&mut self) {
+        self.0.want_drop();
+    }
+}
 
 impl FileSystem {
     /// Drops a snapshot or a branch: its name is gone, and that is durable, when this returns. What
@@ -34,6 +48,11 @@ impl FileSystem {
             },
             done => done,
         }
+    }
+
+    /// For a reader that may be the last one of a root without a name.
+    pub(crate) fn reader_ends(&self) -> ReaderEnds {
+        ReaderEnds(self.core().signals().clone())
     }
 
     /// Lets the space of a root be freed that has lost its name, unless a caller has it open: then
@@ -106,6 +125,7 @@ impl FileSystem {
 
     /// The work of a worker: one step, and a request for the next one, so that merges come first.
     pub(super) fn work_drop(&self) -> Result<()> {
+        self.engine.roots.retire();
         if self.core().drop_step()? {
             self.core().signals().want_drop();
         }
@@ -114,6 +134,7 @@ impl FileSystem {
 
     /// Frees what dropped roots have left, for a call that finds no space.
     pub(super) fn drop_for_space(&self) -> Result<bool> {
+        self.engine.roots.retire();
         let mut any = false;
         while self.core().drop_step()? {
             any = true;

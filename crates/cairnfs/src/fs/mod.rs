@@ -66,6 +66,7 @@ mod yielding;
 
 use std::sync::Arc;
 
+pub(crate) use drop::ReaderEnds;
 pub use make::{MakeOptions, inspect, is_unmade, make, make_device};
 pub use observe::{Call, Observer, Outcome};
 pub use options::Options;

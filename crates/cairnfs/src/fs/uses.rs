@@ -17,13 +17,18 @@ impl FileSystem {
         self.items().table().uses(ino)
     }
 
-    /// Moves the uses of inodes to another tree, which has each inode for which `moves` returns true.
-    /// Inodes without links have never been in that tree, so they stay. Returns those that stay. No
-    /// other thread takes or releases uses of this tree meanwhile.
-    pub fn move_uses(&self, to: &Self, mut moves: impl FnMut(u64) -> bool) -> Vec<u64> {
+    /// Moves `uses`, pairs of an inode and a count that the caller holds, to another tree, which has
+    /// each inode for which `moves` returns true. Inodes without links have never been in that tree, so
+    /// they stay. Returns those that stay.
+    pub fn move_uses(
+        &self,
+        to: &Self,
+        uses: impl IntoIterator<Item = (u64, u64)>,
+        mut moves: impl FnMut(u64) -> bool,
+    ) -> Vec<u64> {
         let (from, to) = (self.items().table(), to.items().table());
         let mut stay = Vec::new();
-        for (ino, uses) in from.in_use() {
+        for (ino, uses) in uses {
             // An inode without links is in memory as long as it is in use.
             let unlinked = from.peek(ino).is_some_and(|inode| {
                 let state = inode.read();

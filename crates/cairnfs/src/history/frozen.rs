@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::diff::FileTree;
 use crate::error::{Error, Result};
-use crate::fs::FileSystem;
+use crate::fs::{FileSystem, ReaderEnds};
 use crate::index::Tree;
 use crate::txn::{ForkKind, ItemStore};
 use crate::types::RootInfo;
@@ -18,6 +18,8 @@ pub(super) struct Frozen {
     /// The root that was frozen or is frozen.
     pub root: RootInfo,
     items: Arc<ItemStore>,
+    /// After the items.
+    _ends: ReaderEnds,
 }
 
 impl Frozen {
@@ -40,7 +42,8 @@ impl Frozen {
         if core.superblocks().newest().merged_seq.get() < boundary {
             core.merge()?;
         }
-        Ok(Self { root, items })
+        let _ends = fs.reader_ends();
+        Ok(Self { root, items, _ends })
     }
 
     /// Id of the frozen root.
