@@ -15,9 +15,9 @@ Examples:
   cairnfs restore disk.img main@-1h etc/fstab home/notes
   cairnfs restore disk.img monday --branch trial
 
-REF is NAME, BRANCH@SNAPSHOT or BRANCH@TIME. With PATH, only the files at and
-below these paths are replaced, by copies; without PATH, the whole branch goes
-back, in a moment. Either is one atomic step. The state before stays as a
+REF is NAME, BRANCH@SNAPSHOT or BRANCH@TIME. With PATH, only what is at and
+below these paths goes back, and of that only what differs is changed; without
+PATH, the whole branch goes back, in a moment. Either is one atomic step. The state before stays as a
 snapshot, whose name is printed: restoring that takes the restore back. Of one
 branch the newest 24 of these stay, unless they get another name.
 
