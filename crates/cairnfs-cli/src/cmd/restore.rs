@@ -16,10 +16,11 @@ Examples:
   cairnfs restore disk.img main@-1h etc/fstab home/notes
   cairnfs restore disk.img monday --branch trial
 
-REF is NAME, BRANCH@SNAPSHOT or BRANCH@TIME. With PATH, only the files at and
-below these paths are replaced, by copies; without PATH, the whole branch goes
-back, in a moment. A PATH begins at the root of the volume, also where the volume
-is named by a directory in a mount: in DIR/sub, the file x is sub/x. Either is one atomic step. The state before stays as a
+REF is NAME, BRANCH@SNAPSHOT or BRANCH@TIME. With PATH, only what is at and
+below these paths goes back, and of that only what differs is changed; without
+PATH, the whole branch goes back, in a moment. A PATH begins at the root of the
+volume, also where the volume is named by a directory in a mount: in DIR/sub, the
+file x is sub/x. Either is one atomic step. The state before stays as a
 snapshot, whose name is printed: restoring that takes the restore back. Of one
 branch the newest 24 of these stay, unless they get another name.
 

@@ -3,7 +3,7 @@
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
-use std::process::{Child, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -543,6 +543,49 @@ fn publish_and_restore_go_on_under_a_mounted_base() {
         assert_eq!(names(&place), ["main", "monday", "trial"]);
         place.remount(options);
         assert_eq!(fs::read(place.at("f")).unwrap(), b"again");
+        place.finish();
+    }
+}
+
+/// A shell stays in a directory that is restored, and so does what it has open of a file in it that
+/// did not change.
+#[test]
+fn restored_directory_goes_on_under_a_shell() {
+    if !able(&[]) {
+        return;
+    }
+    for options in ["write=through", "write=back"] {
+        let mut place = forked();
+        place.mount(options);
+        let write = |path: &str, text: &str| fs::write(place.at(path), text).unwrap();
+        fs::create_dir_all(place.at("d/below")).unwrap();
+        write("d/unchanged", "un\n");
+        write("d/below/x", "a");
+        write("d/gone", "gone");
+        place.ok(&["snapshot", "m", "s"]);
+        write("d/below/x", "bb");
+        write("d/added", "added");
+        fs::remove_file(place.at("d/gone")).unwrap();
+        let cairnfs = place.command(&[]);
+        let mut shell = Command::new("sh");
+        for (name, value) in cairnfs.get_envs() {
+            shell.env(name, value.unwrap_or_default());
+        }
+        shell.current_dir(place.at("d"));
+        let script = "exec 5>>unchanged; \"$0\" restore -q .. s d && echo more >&5 && exec 5>&- \
+                      && ls && cat unchanged below/x gone";
+        shell.args(["-c", script]).arg(cairnfs.get_program());
+        let output = shell.output().unwrap();
+        let (out, err, code) = outcome(&output);
+        assert_eq!(
+            (out.as_str(), code),
+            ("below\ngone\nunchanged\nun\nmore\nagone", Some(0)),
+            "{options}: {err}"
+        );
+        // Only what the shell wrote differs.
+        let diff = place.command(&["diff", "m", "s", "--name-status"]);
+        let diff = { diff }.output().unwrap();
+        assert_eq!(outcome(&diff).0, "M\td/unchanged\n", "{options}");
         place.finish();
     }
 }

@@ -10,11 +10,13 @@
 
 mod changes;
 mod delta;
+mod file;
 mod moves;
 mod patch;
 mod paths;
 mod replaced;
 mod report;
+mod same;
 mod sweep;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -27,5 +29,6 @@ pub use delta::{InodeDelta, Item, Name, TreeDelta, Values};
 pub use patch::Patches;
 pub use paths::Paths;
 pub use report::{AttributeChange, FileChange, FilePath, Report, Status, Summary, XattrChange};
+pub use same::same_contents;
 pub use text::{MOST_TEXT, is_text, unified};
 pub use tree::{Blocks, Entry, FileTree};

@@ -115,12 +115,12 @@ impl<'a> Paths<'a> {
         }
     }
 
-    /// All names of `inodes`, which are not directories. The names of an inode that has several, or
+    /// All names of `inodes`, which are not directories, each with its inode. The names of an inode that has several, or
     /// is not in the directory that its item names, are looked for in the directories among `known`.
     ///
     /// # Errors
     /// A damaged volume, the device's failure.
-    pub fn all_names(&self, inodes: BTreeSet<u64>, known: &[u64]) -> Result<Vec<Name>> {
+    pub fn all_names(&self, inodes: BTreeSet<u64>, known: &[u64]) -> Result<Vec<(u64, Name)>> {
         let mut by_parent: BTreeMap<u64, BTreeSet<u64>> = BTreeMap::new();
         let mut several: BTreeMap<u64, u32> = BTreeMap::new();
         for ino in inodes {
@@ -140,7 +140,7 @@ impl<'a> Paths<'a> {
             let found = self.search(parent, wanted.clone())?;
             let missing = wanted.iter().filter(|ino| !found.contains_key(ino));
             several.extend(missing.map(|ino| (*ino, 1)));
-            names.extend(found.into_values());
+            names.extend(found);
         }
         let mut known = known.iter();
         while let (false, Some(dir)) = (several.is_empty(), known.next()) {
@@ -148,7 +148,7 @@ impl<'a> Paths<'a> {
                 if let Some(left) = several.get_mut(&entry.ino) {
                     *left -= 1;
                     let name = entry.name.to_vec();
-                    names.push(Name { dir: *dir, name });
+                    names.push((entry.ino, Name { dir: *dir, name }));
                     if *left == 0 {
                         several.remove(&entry.ino);
                     }

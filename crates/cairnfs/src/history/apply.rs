@@ -1,6 +1,6 @@
-//! Applying a plan of a merge to a staged tree: files are copied from the tree that is published.
+//! Applying a plan to a staged tree: files are copied from the tree that is published or restored.
 //!
-//! Uses the plan, the published tree, and a graft. Memory grows with the number of changed inodes.
+//! Uses the plan, the tree that is copied from, and a graft. Memory grows with the number of changed inodes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -92,16 +92,19 @@ impl Source<'_> {
     }
 }
 
-/// Applies the operations of a plan.
+/// Applies the operations of a plan. Of the inodes that it makes, `copies` has the numbers that those
+/// with another one have in the source.
 pub(super) fn apply(
     graft: &mut Graft,
     source: Source<'_>,
     operations: &[Operation],
+    copies: &BTreeMap<u64, u64>,
     now: Time,
 ) -> Result<()> {
     let mut applier = Applier {
         graft,
         source,
+        copies,
         now,
         created: BTreeSet::new(),
         changed: BTreeMap::new(),
@@ -116,6 +119,7 @@ pub(super) fn apply(
 struct Applier<'g, 's> {
     graft: &'g mut Graft,
     source: Source<'s>,
+    copies: &'s BTreeMap<u64, u64>,
     now: Time,
     created: BTreeSet<u64>,
     /// The final attributes of inodes that were there.
@@ -127,7 +131,8 @@ impl Applier<'_, '_> {
         match operation {
             Operation::Create { ino } => {
                 self.created.insert(*ino);
-                self.source.copy(self.graft, *ino, *ino)
+                let from = self.copies.get(ino).unwrap_or(ino);
+                self.source.copy(self.graft, *from, *ino)
             }
             Operation::Unlink { name, ino } => {
                 self.note(name.dir)?;

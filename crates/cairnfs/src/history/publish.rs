@@ -5,6 +5,7 @@
 //! a fork of the base, which then gets its name. A base that changes meanwhile makes the last step
 //! fail, and everything begins again.
 
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -173,7 +174,13 @@ fn merge(
     let blocks = core.data();
     let mut graft = Graft::new(staged.open()?)?;
     let source = Source { files, blocks };
-    apply(&mut graft, source, &plan.operations, core.now())?;
+    apply(
+        &mut graft,
+        source,
+        &plan.operations,
+        &BTreeMap::new(),
+        core.now(),
+    )?;
     let recorded = (received_of(before.files(fs))?, received_of(files)?);
     if let Some(received) = joined(recorded.0, &recorded.1)? {
         graft.set_received(&received)?;

@@ -1,23 +1,28 @@
 //! Restoring a branch, or some of its paths, to an earlier state.
 //!
-//! Uses staged heads and grafts. The state before stays as a snapshot. Restored files are copies
-//! with new inode numbers, because the old ones may still be in use.
+//! Uses staged heads, the planner of merges and grafts. The state before stays as a snapshot. To
+//! restore paths, the changes that this makes are planned as those of a branch that is published:
+//! what both states have keeps its inode number, and only differences are copied.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::diff::{Changes, FileTree, InodeDelta, Name, TreeDelta};
 use crate::error::{Error, Result};
 use crate::format::ROOT_INO;
-use crate::format::stream::RawStreamInode;
 use crate::fs::FileSystem;
-use crate::history::apply::Source;
+use crate::history::apply::{Source, apply};
 use crate::history::frozen::Frozen;
-use crate::history::graft::{Graft, record_of};
+use crate::history::graft::Graft;
+use crate::history::limited::{Asked, limit};
+use crate::history::lineage::{ancestors, common_ancestor};
+use crate::history::received::{joined, received_of};
+use crate::history::region::{Region, is_dir};
 use crate::history::stage::{Staged, until_unchanged};
 use crate::history::{find, names_of};
+use crate::publish::{FrozenTrees, Plan, plan};
 use crate::refs;
-use crate::types::FileKind;
 
 /// Restores the branch `branch` to the state of a reference; with `paths`, only what is at and below
 /// them. Returns the name of the snapshot of the state before.
@@ -45,150 +50,195 @@ pub fn restore(
         staged.publish(base.id, &kept, None)?;
         return Ok(kept);
     }
+    let paths = separate(paths)?;
     let from = Frozen::of(fs, root)?;
     until_unchanged(fs, (&[base.id], &name), || {
-        let staged = Staged::fork(fs, base.id)?;
-        let since = fs.roots().into_iter().find(|root| root.id == staged.id);
-        let since = since.and_then(|root| root.parent);
-        let source = Source {
-            files: from.files(fs),
-            blocks: fs.core().data(),
-        };
-        let mut restorer = Restorer {
-            graft: Graft::new(staged.open()?)?,
-            fs,
-            source,
-            numbers: (0, 0),
-            links: BTreeMap::new(),
-        };
-        for path in paths {
-            restorer.restore(path).map_err(|e| e.at(path))?;
-        }
-        restorer.graft.finish()?;
-        staged.publish(base.id, &kept, since)
+        restore_paths(fs, &from, &paths, (base.id, &kept))
     })?;
     Ok(kept)
 }
 
-struct Restorer<'a> {
-    fs: &'a FileSystem,
-    graft: Graft,
-    source: Source<'a>,
-    /// Numbers for new inodes.
-    numbers: (u64, u64),
-    /// New numbers of files with several names.
-    links: BTreeMap<u64, u64>,
+/// A path as it was asked for, and its names.
+type Asking<'p> = (&'p Path, Vec<&'p [u8]>);
+
+/// The paths without those below another one.
+fn separate(paths: &[PathBuf]) -> Result<Vec<Asking<'_>>> {
+    let mut all: Vec<Asking<'_>> = Vec::new();
+    for path in paths {
+        let names = names_of(path);
+        let wrong = match names.is_empty() {
+            _ if names.contains(&&b".."[..]) => "a path to restore has no `..`",
+            true => "to restore everything, name no path: the whole branch is restored",
+            false => {
+                all.push((path, names));
+                continue;
+            }
+        };
+        return Err(Error::Invalid(wrong).at(path));
+    }
+    // What is below a path follows it.
+    all.sort_by(|(_, a), (_, b)| a.cmp(b));
+    let mut kept: Vec<Asking<'_>> = Vec::new();
+    for (path, names) in all {
+        let last = kept.last().map(|(_, names)| names);
+        if !last.is_some_and(|last| names.starts_with(last)) {
+            kept.push((path, names));
+        }
+    }
+    Ok(kept)
 }
 
-impl Restorer<'_> {
-    fn restore(&mut self, path: &Path) -> Result<()> {
-        let names = names_of(path);
-        if names.contains(&&b".."[..]) {
-            return Err(Error::Invalid("a path to restore has no `..`"));
-        }
-        let Some((last, above)) = names.split_last() else {
-            return Err(Error::Invalid(
-                "to restore everything, name no path: the whole branch is restored",
-            ));
+fn restore_paths(
+    fs: &Arc<FileSystem>,
+    from: &Frozen,
+    paths: &[Asking<'_>],
+    (base, kept): (u32, &str),
+) -> Result<()> {
+    let core = fs.core();
+    let staged = Staged::fork(fs, base)?;
+    let roots = fs.roots();
+    let state = |id: &u32| roots.iter().find(|root| root.id == *id).cloned();
+    let before = ancestors(staged.id, &roots).first().and_then(state);
+    let before = Frozen::of(fs, before.ok_or(Error::Stale)?)?;
+    let (old, new) = (before.files(fs), from.files(fs));
+    let related = common_ancestor(staged.id, from.root.id, &roots).is_some();
+    let mut chunk = (0, 0);
+    let mut new_ino = || core.superblocks().new_ino(&mut chunk);
+    let mut places = Places::default();
+    for (path, names) in paths {
+        let found = places.find((&old, &new), names, related, &mut new_ino);
+        found.map_err(|e| e.at(path))?;
+    }
+    let (regions, all) = differences(fs, (old, new), &places, related)?;
+    let asked = Asked {
+        all: &all,
+        related,
+        old: regions.0,
+        new: regions.1,
+        above: places.above,
+        missing: places.missing,
+    };
+    let limited = limit(asked, &mut new_ino, core.now())?;
+    let mut trees = FrozenTrees::new([old, old, new], core.data());
+    let planned = plan(&TreeDelta::default(), limited.delta, &mut trees, &|_| None)?;
+    let Plan {
+        operations,
+        conflicts,
+    } = planned;
+    if let Some(conflict) = conflicts.first() {
+        let found = format!("{:?} at {:?}", conflict.kind, conflict.path);
+        return Err(Error::corrupt(0, "tree to restore", "no conflict", found));
+    }
+    if !operations.is_empty() {
+        let mut graft = Graft::new(staged.open()?)?;
+        let source = Source {
+            files: new,
+            blocks: core.data(),
         };
-        // Checked before anything is made.
-        let (mut from, mut dirs) = (ROOT_INO, Vec::new());
-        for name in above {
-            from = self.child(from, name)?;
-            dirs.push((from, *name));
+        apply(&mut graft, source, &operations, &limited.copies, core.now())?;
+        // Files have the numbers that were received with the state.
+        if related && let Some(received) = joined(received_of(old)?, &received_of(new)?)? {
+            graft.set_received(&received)?;
         }
-        let ino = self.child(from, last)?;
-        let mut dir = ROOT_INO;
-        for (from, name) in dirs {
-            dir = match self.graft.holder(dir, name)? {
-                Some(there) => there,
+        graft.finish()?;
+    }
+    staged.publish(base, kept, Some(before.root.id))
+}
+
+/// The regions of the branch and of the state, and the differences of what may be in them.
+fn differences<'f>(
+    fs: &'f FileSystem,
+    (old, new): (FileTree<'f>, FileTree<'f>),
+    places: &Places,
+    related: bool,
+) -> Result<((Region<'f>, Region<'f>), TreeDelta)> {
+    let regions = (
+        Region::new(old, places.old.clone())?,
+        Region::new(new, places.new.clone())?,
+    );
+    let mut all = TreeDelta::default();
+    if related && (regions.0.has_dirs() || regions.1.has_dirs()) {
+        all = TreeDelta::collect(Changes::new(old, new)?)?;
+    } else if related {
+        for ino in places.new.values() {
+            let delta = InodeDelta::of_file(*ino, (&old, &new), fs.core().data())?;
+            all.inodes.extend(delta.map(|delta| (*ino, delta)));
+        }
+    }
+    Ok((regions, all))
+}
+
+/// Where the paths are in the branch and in the state.
+#[derive(Default)]
+struct Places {
+    /// Their names in the branch, as far as it has them, and the inodes.
+    old: BTreeMap<Name, u64>,
+    /// Their names in the state, and the inodes.
+    new: BTreeMap<Name, u64>,
+    /// The directories above them, by their numbers in the state: those in the result.
+    above: BTreeMap<u64, u64>,
+    /// Those that the branch does not have, by their numbers in the state, with names of the result.
+    missing: BTreeMap<u64, Name>,
+}
+
+impl Places {
+    fn find(
+        &mut self,
+        (old, new): (&FileTree<'_>, &FileTree<'_>),
+        names: &[&[u8]],
+        related: bool,
+        new_ino: &mut dyn FnMut() -> u64,
+    ) -> Result<()> {
+        let (mut from, mut dir) = (ROOT_INO, ROOT_INO);
+        self.above.insert(from, dir);
+        let Some((last, above)) = names.split_last() else {
+            return Ok(());
+        };
+        for name in above {
+            from = new.child(from, name)?.ok_or(Error::NotFound)?;
+            if let Some(known) = self.above.get(&from) {
+                dir = *known;
+                continue;
+            }
+            let there = match self.is_missing(dir) {
+                true => None,
+                false => old.child(dir, name)?,
+            };
+            dir = match there {
+                Some(there) => {
+                    let inode = old.inode(there)?.ok_or(Error::NotFound)?;
+                    match is_dir(&inode) {
+                        true => there,
+                        false => return Err(Error::NotDirectory),
+                    }
+                }
                 None => {
-                    self.touch(dir)?;
-                    let made = self.copy(from)?;
-                    self.graft.link(dir, name, made)?;
-                    made
+                    let name = name.to_vec();
+                    self.missing.insert(from, Name { dir, name });
+                    match related && old.inode(from)?.is_none() {
+                        true => from,
+                        false => new_ino(),
+                    }
                 }
             };
+            self.above.insert(from, dir);
         }
-        self.touch(dir)?;
-        if let Some(old) = self.graft.holder(dir, last)? {
-            self.remove(dir, last, old)?;
+        let ino = new.child(from, last)?.ok_or(Error::NotFound)?;
+        let name = last.to_vec();
+        if !self.is_missing(dir)
+            && let Some(there) = old.child(dir, last)?
+        {
+            let name = name.clone();
+            self.old.insert(Name { dir, name }, there);
         }
-        self.copy_tree(dir, last, ino)
-    }
-
-    /// The inode of a name in the state that is restored.
-    fn child(&self, dir: u64, name: &[u8]) -> Result<u64> {
-        let found = self.source.files.child(dir, name)?;
-        found.ok_or(Error::NotFound)
-    }
-
-    /// Gives a directory the times of a change now, whatever else is done to it, and keeps its
-    /// flags.
-    fn touch(&mut self, dir: u64) -> Result<()> {
-        let attr = self.graft.attr(dir)?.ok_or(Error::NotFound)?;
-        if attr.kind != FileKind::Directory {
-            return Err(Error::NotDirectory);
-        }
-        let now = self.fs.core().now().into();
-        self.graft.settle(&RawStreamInode {
-            mtime: now,
-            ctime: now,
-            ..record_of(&attr)
-        })
-    }
-
-    /// Removes a name with everything below it.
-    fn remove(&mut self, dir: u64, name: &[u8], ino: u64) -> Result<()> {
-        let mut todo = vec![(dir, name.to_vec(), ino, false)];
-        while let Some((dir, name, ino, emptied)) = todo.pop() {
-            self.graft.loosen(ino)?;
-            let attr = self.graft.attr(ino)?.ok_or(Error::NotFound)?;
-            if attr.kind != FileKind::Directory {
-                self.graft.fs().unlink(dir, &name)?;
-            } else if emptied {
-                self.graft.fs().rmdir(dir, &name)?;
-            } else {
-                todo.push((dir, name, ino, true));
-                self.graft.fs().readdir(ino, 0, &mut |entry| {
-                    if !entry.is_dots() {
-                        todo.push((ino, entry.name.to_vec(), entry.ino, false));
-                    }
-                    true
-                })?;
-            }
-        }
+        self.new.insert(Name { dir: from, name }, ino);
         Ok(())
     }
 
-    /// Copies an inode, without names or entries. Returns its new number.
-    fn copy(&mut self, ino: u64) -> Result<u64> {
-        let to = self.fs.core().superblocks().new_ino(&mut self.numbers);
-        self.source.copy(&mut self.graft, ino, to)?;
-        Ok(to)
-    }
-
-    /// Copies an inode with everything below it, and gives it a name.
-    fn copy_tree(&mut self, dir: u64, name: &[u8], ino: u64) -> Result<()> {
-        let mut todo = vec![(dir, name.to_vec(), ino)];
-        while let Some((dir, name, ino)) = todo.pop() {
-            let raw = self.source.files.inode(ino)?.ok_or(Error::NotFound)?;
-            let is_dir = FileKind::from_mode(raw.mode.get()) == Some(FileKind::Directory);
-            let to = match self.links.get(&ino) {
-                Some(to) => *to,
-                None => self.copy(ino)?,
-            };
-            if !is_dir && raw.nlink.get() > 1 {
-                self.links.insert(ino, to);
-            }
-            self.graft.link(dir, &name, to)?;
-            if is_dir {
-                self.source.files.entries(ino, &mut |entry| {
-                    todo.push((to, entry.name.to_vec(), entry.ino));
-                    Ok(true)
-                })?;
-            }
-        }
-        Ok(())
+    /// Whether a directory of the result is one that the branch does not have.
+    fn is_missing(&self, dir: u64) -> bool {
+        let missing = self.missing.keys();
+        let mut numbers = missing.filter_map(|from| self.above.get(from));
+        numbers.any(|number| *number == dir)
     }
 }

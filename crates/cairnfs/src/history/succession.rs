@@ -96,7 +96,7 @@ impl Succession {
         let names = Paths::new(self.old.files(&self.fs)).all_names(inodes, known)?;
         Ok(names
             .into_iter()
-            .map(|name| (name.dir, name.name))
+            .map(|(_, name)| (name.dir, name.name))
             .collect())
     }
 

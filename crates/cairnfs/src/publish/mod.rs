@@ -3,7 +3,8 @@
 //! Floor 5: uses the comparison of trees, the format and errors. Pure: it reads three frozen trees
 //! (base, ours, theirs) and returns operations or conflicts; it changes nothing. `ours` is the tree
 //! that receives, `theirs` the one that is published, `base` the state from which both came. The
-//! rules are a table in docs/internals/publish.md.
+//! rules are a table in docs/internals/publish.md. A restore of paths is the same with a tree that has
+//! not changed: theirs is what the restore makes of it.
 //!
 //! Invariants:
 //! - A plan has operations or conflicts, never both.

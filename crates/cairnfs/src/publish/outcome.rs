@@ -44,7 +44,7 @@ pub enum Attribute {
 
 impl Attribute {
     /// The attributes of an inode, always in the same order.
-    pub(super) fn all(inode: &RawInode) -> [Attribute; 5] {
+    pub(crate) fn all(inode: &RawInode) -> [Attribute; 5] {
         [
             Attribute::Mode(inode.mode.get() & 0o7777),
             Attribute::Uid(inode.uid.get()),

@@ -2,7 +2,7 @@
 //!
 //! [`Trees`] is small so that the planner can be tested with models; [`FrozenTrees`] reads an index.
 
-use crate::diff::{Blocks, FileTree, Name, Paths};
+use crate::diff::{Blocks, FileTree, Name, Paths, same_contents};
 use crate::error::Result;
 use crate::format::item::RawInode;
 
@@ -44,9 +44,6 @@ pub trait Trees {
     /// A damaged volume, the device's failure.
     fn same_contents(&mut self, ours: u64, theirs: u64) -> Result<bool>;
 }
-
-/// Most bytes of each of two files that are compared at a time.
-const STEP: u64 = 1 << 20;
 
 /// Three frozen trees of one volume.
 pub struct FrozenTrees<'a> {
@@ -91,39 +88,6 @@ impl Trees for FrozenTrees<'_> {
     }
 
     fn same_contents(&mut self, ours: u64, theirs: u64) -> Result<bool> {
-        let (our_tree, their_tree) = (&self.ours, &self.theirs);
-        let size = |tree: &FileTree<'_>, ino: u64| -> Result<Option<u64>> {
-            Ok(tree.inode(ino)?.map(|i| i.size.get()))
-        };
-        let (our_size, their_size) = (size(our_tree, ours)?, size(their_tree, theirs)?);
-        let (Some(size), true) = (our_size, our_size == their_size) else {
-            return Ok(false);
-        };
-        let (mut a, mut b) = (Vec::new(), Vec::new());
-        let mut at = 0;
-        while at < size {
-            // What neither has written reads as zeros in both.
-            let our = our_tree.next_written(ours, at..size)?;
-            let their = their_tree.next_written(theirs, at..size)?;
-            at = our.start.min(their.start);
-            let end = our
-                .end
-                .max(their.end)
-                .min(at.saturating_add(STEP))
-                .min(size);
-            let len = usize::try_from(end.saturating_sub(at)).unwrap_or_default();
-            if len == 0 {
-                break;
-            }
-            a.resize(len, 0);
-            b.resize(len, 0);
-            our_tree.read(self.blocks, ours, at, &mut a)?;
-            their_tree.read(self.blocks, theirs, at, &mut b)?;
-            if a != b {
-                return Ok(false);
-            }
-            at = end;
-        }
-        Ok(true)
+        same_contents(self.blocks, (&self.ours, ours), (&self.theirs, theirs))
     }
 }

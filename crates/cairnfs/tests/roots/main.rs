@@ -11,6 +11,7 @@
 mod chains;
 mod made;
 mod merges;
+mod restored;
 mod streams;
 mod tree;
 

@@ -1,0 +1,54 @@
+//! How one file differs between two trees, without a walk of the trees.
+//!
+//! Uses the trees. Contents are compared as bytes: they differ as a whole or not at all.
+
+use std::collections::BTreeMap;
+
+use crate::diff::delta::{InodeDelta, Item, Values};
+use crate::diff::same::same_contents;
+use crate::diff::tree::{Blocks, FileTree};
+use crate::error::Result;
+
+impl InodeDelta {
+    /// The differences of a file that both trees have, without its names; `None` if one of the trees
+    /// does not have it.
+    ///
+    /// # Errors
+    /// A damaged volume, the device's failure.
+    pub fn of_file(
+        ino: u64,
+        (old, new): (&FileTree<'_>, &FileTree<'_>),
+        blocks: &dyn Blocks,
+    ) -> Result<Option<Self>> {
+        let inode = |tree: &FileTree<'_>| -> Result<_> {
+            Ok(tree.inode(ino)?.filter(|inode| inode.nlink.get() > 0))
+        };
+        let (Some(before), Some(after)) = (inode(old)?, inode(new)?) else {
+            return Ok(None);
+        };
+        let item = Item {
+            old: Some(before),
+            new: Some(after),
+        };
+        let mut delta = Self {
+            item: (before != after).then_some(item),
+            ..Self::default()
+        };
+        let mut xattrs: BTreeMap<Vec<u8>, Values> = BTreeMap::new();
+        old.xattrs(ino, &mut |name, value| {
+            xattrs.entry(name).or_default().old = Some(value);
+            Ok(())
+        })?;
+        new.xattrs(ino, &mut |name, value| {
+            xattrs.entry(name).or_default().new = Some(value);
+            Ok(())
+        })?;
+        xattrs.retain(|_, values| values.old != values.new);
+        delta.xattrs = xattrs;
+        if !same_contents(blocks, (old, ino), (new, ino))? {
+            let end = before.size.get().max(after.size.get());
+            delta.contents.push(0..end);
+        }
+        Ok(Some(delta))
+    }
+}
