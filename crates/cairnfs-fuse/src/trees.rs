@@ -302,6 +302,7 @@ impl Trees {
         table.apart = apart;
         stay
     }
+
     /// The inodes of the mounted tree to which the kernel has references, with their numbers.
     fn of_mounted(&self) -> Vec<(u64, u64)> {
         let table = self.table.read();

@@ -81,8 +81,8 @@ impl Ops {
         }
     }
 
-    /// Returns `uses` lookup references; no more than were taken. Returns an inode without names that is left, if its removal
-    /// takes long; the caller then calls [`Ops::remove_unused`].
+    /// Returns `uses` lookup references, but no more than were taken. Returns an inode without names
+    /// that is left, if its removal takes long; the caller then calls [`Ops::remove_unused`].
     pub fn forget(&self, node: u64, uses: u64) -> Option<Unused> {
         let _held = self.trees.hold_references();
         self.full.remove(node);
