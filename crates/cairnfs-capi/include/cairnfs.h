@@ -637,8 +637,8 @@ int cairnfs_roots(cairnfs_volume volume,
 int cairnfs_find_root(cairnfs_volume volume, const char *reference, struct cairnfs_root *root);
 
 // Gets the bytes that belong to a branch or snapshot alone, given by its id: what dropping it frees;
-// 0 if others were forked from it. What was written since the last merge may be missing. It takes as
-// long as it differs from its neighbours.
+// 0 if others were forked from it. Changes that are not merged yet are
+// merged first. It takes as long as that, and as it differs from its neighbours.
 int cairnfs_space_of(cairnfs_volume volume,
                      uint32_t id,
                      uint64_t *bytes);

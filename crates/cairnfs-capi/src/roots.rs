@@ -117,8 +117,8 @@ pub unsafe extern "C" fn cairnfs_find_root(
 }
 
 /// Gets the bytes that belong to a branch or snapshot alone, given by its id: what dropping it frees;
-/// 0 if others were forked from it. What was written since the last merge may be missing. It takes as
-/// long as it differs from its neighbours.
+/// 0 if others were forked from it. Changes that are not merged yet are
+/// merged first. It takes as long as that, and as it differs from its neighbours.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cairnfs_space_of(
     volume: cairnfs_volume,

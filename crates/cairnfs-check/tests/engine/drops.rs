@@ -62,6 +62,28 @@ fn drop_frees_what_was_told() {
 }
 
 #[test]
+fn changes_that_wait_for_a_merge_are_counted() {
+    let device = fresh(64 * MIB);
+    let fs = open(&device);
+    let v = volume(&fs);
+    v.write("kept", vec![1; 40 * BLOCK_SIZE]).unwrap();
+    let b = v.branch("b").unwrap();
+    let ids = ["main", "b"].map(|name| v.find_root(name).unwrap().id);
+    let own = |id| fs.space_of(id).unwrap() / BLOCK_SIZE as u64;
+    let before = ids.map(own);
+    b.write("new", vec![2; 300 * BLOCK_SIZE]).unwrap();
+    let with_new = own(ids[1]) - before[1];
+    assert!((300..330).contains(&with_new), "{with_new}");
+    b.remove_file("new").unwrap();
+    v.write("other", vec![3; 200 * BLOCK_SIZE]).unwrap();
+    let spaces = fs.spaces().unwrap();
+    let [main, b] = ids.map(|id| spaces[&id] / BLOCK_SIZE as u64);
+    assert!((200..240).contains(&(main - before[0])), "{main}");
+    assert!(b < before[1] + 30, "{b}");
+    fs.close().unwrap();
+}
+
+#[test]
 fn drop_is_refused() {
     let device = fresh(64 * MIB);
     let fs = open(&device);

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 
 use anstyle::Style;
-use cairnfs::{Error, RootInfo};
+use cairnfs::RootInfo;
 use jiff::tz::TimeZone;
 use serde::{Deserialize, Serialize};
 
@@ -23,7 +23,9 @@ Examples:
 
 Oldest first. What is indented was forked from the line above the indentation.
 The last column is the space that belongs to each alone: what dropping it frees.
-It is 0 while others were forked from it. Besides branches and snapshots there
+It is 0 while others were forked from it. What was changed in a mounted volume is
+merged first, so that it counts; what a program has written counts once it has
+reached the daemon (`cairnfs sync`). Besides branches and snapshots there
 are, without names:
 
 fork point     the state in which two branches parted. It holds what all of them
@@ -66,15 +68,9 @@ struct Line {
 /// Performs the command.
 pub fn perform(args: &Args, roots: &Roots<'_>) -> Result<u8, AnyError> {
     let stage = roots.stage();
+    let own = roots.volume().spaces().explain(shown(&args.volume))?;
     let mut list = roots.volume().roots();
-    let mut own = BTreeMap::new();
-    for root in &list {
-        match roots.volume().space_of(root.id) {
-            // It went meanwhile.
-            Err(Error::NotFound) => {}
-            bytes => drop(own.insert(root.id, bytes.explain(shown(&args.volume))?)),
-        }
-    }
+    // One that was made meanwhile is told the next time.
     list.retain(|root| own.contains_key(&root.id));
     if args.json {
         stage.json(&Json {

@@ -265,3 +265,40 @@ fn remount_keeps_branch() {
     assert_eq!(f(&place), b"again");
     place.finish();
 }
+
+/// What dropping each branch and snapshot would free, by name.
+fn own(place: &Place, name: &str) -> u64 {
+    let log = place.ok(&["log", "--json", "m"]);
+    let log: serde_json::Value = serde_json::from_str(&log).unwrap();
+    let roots = log["roots"].as_array().unwrap();
+    let root = roots.iter().find(|root| root["name"] == name).unwrap();
+    root["own_bytes"].as_u64().unwrap()
+}
+
+#[test]
+fn log_counts_what_was_changed_before_it() {
+    if !able(&[]) {
+        return;
+    }
+    const SIZE: u64 = 20 << 20;
+    const MARGIN: u64 = 1 << 20;
+    let place = Place::mounted("128M", "");
+    place.ok(&["branch", "m", "other"]);
+    place.mount_beside("branch=other", "t");
+    let large = place.beside("t/large");
+    fs::write(&large, vec![7; SIZE as usize]).unwrap();
+    place.ok(&["sync", "t"]);
+    let wrote = own(&place, "other");
+    assert!((SIZE..SIZE + MARGIN).contains(&wrote), "{wrote}");
+    place.umount_beside("t");
+    assert!(own(&place, "other") >= SIZE && own(&place, "main") < MARGIN);
+    fs::write(place.at("large"), vec![8; SIZE as usize]).unwrap();
+    place.ok(&["drop", "m", "other"]);
+    place.ok(&["drop", "--wait", "m"]);
+    assert!(own(&place, "main") >= SIZE);
+    fs::remove_file(place.at("large")).unwrap();
+    place.ok(&["sync", "m"]);
+    let left = own(&place, "main");
+    assert!(left < MARGIN, "{left}");
+    place.finish();
+}

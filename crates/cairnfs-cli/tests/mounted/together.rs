@@ -186,7 +186,7 @@ pub fn wait_for_space(dir: &Path, most: u64) {
     }
 }
 
-/// Aborts the connection of a mount, and detaches it.
+/// Aborts the connection of a mount, which is detached then.
 fn abort(place: &Place, dir: &Path) {
     let connections = place.beside("connections");
     fs::create_dir(&connections).unwrap();
@@ -195,7 +195,8 @@ fn abort(place: &Place, dir: &Path) {
     fs::write(connections.join(format!("{device}/abort")), "1").unwrap();
     detach(&connections);
     fs::remove_dir(connections).unwrap();
-    detach(dir);
+    // The daemon may have done so.
+    let _ = rustix::mount::unmount(dir, rustix::mount::UnmountFlags::DETACH);
 }
 
 fn detach(dir: &Path) {

@@ -1,5 +1,6 @@
 //! Calls of [`Volume`] on its snapshots and branches as a whole. Uses [`crate::history`].
 
+use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::path::PathBuf;
 
@@ -35,13 +36,24 @@ impl Volume {
     }
 
     /// Bytes that belong to a branch or snapshot alone, given by its [id](RootInfo::id): what
-    /// dropping it frees. 0 if others were forked from it. What was written since the last merge may
-    /// be missing. It takes as long as it differs from its neighbours in the history.
+    /// dropping it frees, with all calls that have returned. 0 if others were forked from it. It takes
+    /// as long as it differs from its neighbours in the history, and as long as a merge of what was
+    /// changed since the last one: with many small changes in a large log, seconds. A volume that is
+    /// open read-only, has stopped or is full is counted as its last merge left it.
     ///
     /// # Errors
     /// [`Error::NotFound`](crate::Error::NotFound); a damaged volume, the device's failure.
     pub fn space_of(&self, id: u32) -> Result<u64> {
         self.file_system().space_of(id)
+    }
+
+    /// As [`Self::space_of`], of all branches and snapshots by id, with one merge for all. One that goes
+    /// meanwhile is left out.
+    ///
+    /// # Errors
+    /// A damaged volume, the device's failure.
+    pub fn spaces(&self) -> Result<BTreeMap<u32, u64>> {
+        self.file_system().spaces()
     }
 
     /// Compares the states of two references: which files were added, removed, renamed and changed

@@ -1,5 +1,6 @@
 //! Dropping roots, and the space that belongs to one alone.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
@@ -106,12 +107,45 @@ impl FileSystem {
         }
     }
 
-    /// Bytes that belong to a root alone, which dropping it frees.
+    /// Bytes that belong to a root alone, which dropping it frees. Brings what calls that have returned
+    /// have changed into the index first, if that is possible.
     ///
     /// # Errors
     /// [`Error::NotFound`]; a damaged volume, the device's failure.
     pub fn space_of(&self, id: u32) -> Result<u64> {
+        self.index_changes();
         self.core().space_of(id)
+    }
+
+    /// As [`Self::space_of`], of each root, by id, with one merge for all. One that goes meanwhile is
+    /// left out.
+    ///
+    /// # Errors
+    /// A damaged volume, the device's failure.
+    pub fn spaces(&self) -> Result<BTreeMap<u32, u64>> {
+        self.index_changes();
+        let mut spaces = BTreeMap::new();
+        for root in self.roots() {
+            match self.core().space_of(root.id) {
+                Err(Error::NotFound) => {}
+                bytes => drop(spaces.insert(root.id, bytes?)),
+            }
+        }
+        Ok(spaces)
+    }
+
+    /// Writes back and merges what calls that have returned have changed in any root: the space that a
+    /// root has alone depends on others, too. Without space for that, or on a volume that has stopped,
+    /// the index stays as the last merge left it.
+    fn index_changes(&self) {
+        let core = self.core();
+        let indexed = core
+            .check_changeable()
+            .and_then(|()| self.write_back_roots())
+            .and_then(|()| core.merge_waiting());
+        if let Err(error) = indexed {
+            tracing::debug!(%error, "space is counted as the last merge left it");
+        }
     }
 
     /// A merge in a worker. Dropped roots that came out of use, or found no space, get a new try.
@@ -123,11 +157,15 @@ impl FileSystem {
         Ok(())
     }
 
-    /// The work of a worker: one step, and a request for the next one, so that merges come first.
+    /// The work of a worker: one step, and a request for the next one, so that merges come first. The
+    /// last one is followed by a merge, if that frees what was removed meanwhile.
     pub(super) fn work_drop(&self) -> Result<()> {
         self.engine.roots.retire();
-        if self.core().drop_step()? {
-            self.core().signals().want_drop();
+        let core = self.core();
+        match core.drop_step()? {
+            true => core.signals().want_drop(),
+            false if core.may_free_by_merge() => core.signals().want_merge(),
+            false => {}
         }
         Ok(())
     }

@@ -22,7 +22,7 @@ use crate::error::{Error, Result};
 use crate::format::BLOCK_SIZE;
 use crate::space::{Class, Space};
 use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::txn::Core;
 use crate::txn::blocks::BlockSet;
 
@@ -40,6 +40,8 @@ pub struct Drops {
     watch: Watch,
     /// Units kept for dissolutions.
     units: AtomicU64,
+    /// Whether a root was dissolved since [`Core::may_free_by_merge`] was asked.
+    dissolved: AtomicBool,
 }
 
 impl Drops {
@@ -131,6 +133,7 @@ impl Core {
             let dissolved = self.dissolve(&walk);
             self.heads.admit(walk.place.id);
             dissolved?;
+            self.drops.dissolved.store(true, Ordering::Release);
         }
         Ok(true)
     }
@@ -192,6 +195,16 @@ impl Core {
         }
     }
 
+    /// Merges what was committed before, for those who look at trees of the index. Does nothing if
+    /// nothing waits.
+    ///
+    /// # Errors
+    /// As [`Self::merge`].
+    pub fn merge_waiting(&self) -> Result<()> {
+        self.check_changeable()?;
+        self.merger.at_rest(self, || Ok(()))
+    }
+
     /// Bytes that belong to a root alone: what dropping it frees. Nothing if other roots were forked
     /// from it. Of a head, as the last merge left it. Takes as long as reading the nodes in which
     /// the root differs from its neighbours in the history.
@@ -209,6 +222,12 @@ impl Core {
         let mut walk = Walk::new(place);
         while !walk.piece(self, PIECE)? {}
         Ok(walk.result(&BlockSet::default()).len() * BLOCK_SIZE as u64)
+    }
+
+    /// Whether roots were dissolved since the last call, and changes wait for a merge: it frees what
+    /// others had given up while they still shared it with these roots.
+    pub fn may_free_by_merge(&self) -> bool {
+        self.drops.dissolved.swap(false, Ordering::AcqRel) && self.heads.are_dirty()
     }
 
     /// Whether a root waits for [`Self::drop_step`].
