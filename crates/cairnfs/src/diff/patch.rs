@@ -2,7 +2,7 @@
 //! read.
 //!
 //! Uses both trees, their paths, and the unified diff of text. Each file is read as a whole, up to
-//! the limit for text. Renames, executable files, symbolic links and empty files have lines of
+//! the limit for text; longer ones are only compared, part by part. Renames, executable files, symbolic links and empty files have lines of
 //! their own before the diff. Paths with unusual characters are quoted as in C. A patch has no
 //! directories: for a renamed one it has the files below it. A path that another file takes over is
 //! a change in place, and the file that was there is copied from it to its new path.
@@ -13,6 +13,7 @@ use crate::diff::delta::Name;
 use crate::diff::moves::{Change, Move, taken_over};
 use crate::diff::paths::Paths;
 use crate::diff::report::{FileChange, FilePath, Report, Status};
+use crate::diff::same::same_contents;
 use crate::diff::text::{MOST_TEXT, unified};
 use crate::diff::tree::{Blocks, FileTree};
 use crate::error::Result;
@@ -266,6 +267,15 @@ impl<'a> Patches<'a> {
         Ok(())
     }
 
+    /// Whether both versions have the same bytes.
+    fn are_equal(&self, versions: (&Option<Version>, &Option<Version>)) -> Result<bool> {
+        let (Some(old), Some(new)) = versions else {
+            return Ok(false);
+        };
+        let (old, new) = ((&self.trees.0, old.ino), (&self.trees.1, new.ino));
+        same_contents(self.blocks, old, new)
+    }
+
     /// The difference of contents, or the line that says that they differ and are not text.
     fn body(
         &self,
@@ -289,6 +299,8 @@ impl<'a> Patches<'a> {
         let text = match (&old, &new) {
             (Some(old), Some(new)) if old == new => return Ok(Vec::new()),
             (Some(old), Some(new)) => unified((&names.0, &names.1), old, new),
+            // Two files that are too large to be read as a whole may be equal in other blocks.
+            (None, None) if self.are_equal(versions)? => return Ok(Vec::new()),
             _ => None,
         };
         Ok(text.unwrap_or_else(|| {

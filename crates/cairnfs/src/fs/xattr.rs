@@ -229,6 +229,38 @@ impl FileSystem {
         })
     }
 
+    /// Sets an attribute of an inode whose names are being exchanged: until the last of the old ones
+    /// is removed there may be twice as many bytes of names. [`FileSystem::check_listed`] follows.
+    ///
+    /// # Errors
+    /// As [`FileSystem::setxattr`].
+    pub(crate) fn exchange_xattr(&self, ino: u64, name: &[u8], value: &[u8]) -> Result<()> {
+        if name == ACCESS || value.len() > MAX_XATTR_VALUE {
+            return self.setxattr(ino, name, value, XattrMode::Set);
+        }
+        self.engine.lifecycle.check_open()?;
+        check_name(name)?;
+        check_list(name, value)?;
+        let (inode, how) = (self.inode(ino)?, (XattrMode::Set, 2 * MAX_XATTR_NAMES));
+        self.change_xattr_within(&inode, (name, Some(value)), how, |_| {})
+    }
+
+    /// Refuses an inode with more bytes of names than there can be.
+    ///
+    /// # Errors
+    /// No space; no such inode; damage.
+    pub(crate) fn check_listed(&self, ino: u64) -> Result<()> {
+        let inode = self.inode(ino)?;
+        let mut state = inode.write();
+        let received = (self.hash(RECEIVED), RECEIVED);
+        // No caller sees it, so it takes no place.
+        let unseen = match self.items().attribute(&inode, &state, received)? {
+            Some(_) => listed_bytes(RECEIVED),
+            None => 0,
+        };
+        self.check_names(&inode, &mut state, &[], MAX_XATTR_NAMES + unseen)
+    }
+
     /// Removes an attribute.
     ///
     /// # Errors
@@ -274,6 +306,17 @@ impl FileSystem {
         mode: XattrMode,
         also: impl Fn(&mut Attrs),
     ) -> Result<()> {
+        self.change_xattr_within(inode, (name, value), (mode, MAX_XATTR_NAMES), also)
+    }
+
+    /// As [`Self::change_xattr`], with another limit of the bytes of names.
+    fn change_xattr_within(
+        &self,
+        inode: &Arc<Inode>,
+        (name, value): (&[u8], Option<&[u8]>),
+        (mode, most_names): (XattrMode, usize),
+        also: impl Fn(&mut Attrs),
+    ) -> Result<()> {
         let at = (self.hash(name), name);
         let long = value.filter(|value| value.len() > MAX_OWN_VALUE);
         let sought = long.map(|value| self.core().values().seek(value));
@@ -303,7 +346,7 @@ impl FileSystem {
                 return Err(Error::NoSpace);
             }
             if value.is_some() && !found.existed && name != RECEIVED {
-                self.check_names(inode, &mut state, name)?;
+                self.check_names(inode, &mut state, name, most_names)?;
             }
             let new = match &sought {
                 Some(sought) => Some(New::Shared(sought.intern())),
@@ -320,8 +363,15 @@ impl FileSystem {
         }
     }
 
-    /// Refuses a name that would make an inode's list of names longer than the kernel accepts.
-    fn check_names(&self, inode: &Inode, state: &mut InodeState, name: &[u8]) -> Result<()> {
+    /// Refuses a name that would make an inode's list of names longer than `most`, which is what the
+    /// kernel accepts. An empty name takes nothing.
+    fn check_names(
+        &self,
+        inode: &Inode,
+        state: &mut InodeState,
+        name: &[u8],
+        most: usize,
+    ) -> Result<()> {
         if (attrs(state)?.xattrs as usize) < MAX_XATTR_NAMES / (MAX_NAME + 1) {
             return Ok(());
         }
@@ -335,7 +385,11 @@ impl FileSystem {
                 listed
             }
         };
-        match listed + listed_bytes(name) > MAX_XATTR_NAMES {
+        let added = match name.is_empty() {
+            true => 0,
+            false => listed_bytes(name),
+        };
+        match listed + added > most {
             true => Err(Error::NoSpace),
             false => Ok(()),
         }

@@ -15,9 +15,7 @@ use crate::format::ROOT_INO;
 use crate::format::received::Received;
 use crate::format::stream::RawStreamInode;
 use crate::fs::FileSystem;
-use crate::types::{
-    Attr, Creds, Fallocate, FileKind, Flags, RenameMode, SetAttr, SetTime, Time, XattrMode,
-};
+use crate::types::{Attr, Creds, Fallocate, FileKind, Flags, RenameMode, SetAttr, SetTime, Time};
 
 /// Bytes of a record of final attributes.
 const RECORD: usize = size_of::<RawStreamInode>();
@@ -33,6 +31,9 @@ pub(super) struct Graft {
     shelf_name: Vec<u8>,
     later: u64,
     later_len: u64,
+    /// The inode whose extended attributes were set last. How many names it has is checked when all
+    /// were: names that are removed may come after those in their place.
+    named: Option<u64>,
     /// The final attributes of the root directory, from which the shelf is removed last.
     root: RawStreamInode,
 }
@@ -79,6 +80,7 @@ impl Graft {
             shelf_name,
             later,
             later_len: 0,
+            named: None,
             root,
         })
     }
@@ -192,13 +194,25 @@ impl Graft {
     }
 
     /// Sets or removes an extended attribute.
-    pub fn set_xattr(&self, ino: u64, name: &[u8], value: Option<&[u8]>) -> Result<()> {
+    pub fn set_xattr(&mut self, ino: u64, name: &[u8], value: Option<&[u8]>) -> Result<()> {
+        if self.named != Some(ino) {
+            self.check_named()?;
+            self.named = Some(ino);
+        }
         match value {
-            Some(value) => self.fs.setxattr(ino, name, value, XattrMode::Set),
+            Some(value) => self.fs.exchange_xattr(ino, name, value),
             None => match self.fs.removexattr(ino, name) {
                 Err(Error::NoAttribute) => Ok(()),
                 removed => removed,
             },
+        }
+    }
+
+    /// Checks the number of names of the inode whose extended attributes were set last.
+    fn check_named(&mut self) -> Result<()> {
+        match self.named.take() {
+            Some(ino) => self.fs.check_listed(ino),
+            None => Ok(()),
         }
     }
 
@@ -236,7 +250,8 @@ impl Graft {
     }
 
     /// Removes an inode without names.
-    pub fn remove(&self, ino: u64) -> Result<()> {
+    pub fn remove(&mut self, ino: u64) -> Result<()> {
+        self.check_named()?;
         let name = on_shelf(ino);
         match self.fs.getattr(ino)?.kind {
             FileKind::Directory => self.fs.rmdir(self.shelf, &name),
@@ -246,7 +261,8 @@ impl Graft {
 
     /// Sets the final attributes, and removes the shelf, on which no inode is left. Returns the
     /// file system.
-    pub fn finish(self) -> Result<Arc<FileSystem>> {
+    pub fn finish(mut self) -> Result<Arc<FileSystem>> {
+        self.check_named()?;
         let fs = self.fs;
         let mut buffer = vec![0; RECORD * TOGETHER];
         let mut at = 0;

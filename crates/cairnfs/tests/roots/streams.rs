@@ -296,3 +296,64 @@ fn special_files_keep_the_flags_that_they_were_made_with() {
         assert_eq!(flags, cairnfs::Flags::NODUMP, "{path}");
     }
 }
+
+/// As many names as a file can have are exchanged for others: each order of setting and removing
+/// them leads there.
+#[test]
+fn all_names_of_attributes_can_be_exchanged() {
+    let (from, to) = (volume(), volume());
+    let name = |n: u32, which: &str| format!("user.{n:0>5}{which:y>245}");
+    from.write("f", "f").unwrap();
+    for n in 0..256 {
+        from.set_xattr("f", name(n, "a"), b"").unwrap();
+    }
+    from.snapshot("a").unwrap();
+    let work = from.branch("work").unwrap();
+    for n in 0..256 {
+        work.remove_xattr("f", name(n, "a")).unwrap();
+        work.set_xattr("f", name(n, "b"), b"").unwrap();
+    }
+    work.snapshot("b").unwrap();
+    drop(work);
+    to.receive(&sent(&from, "a", None)[..], Some("a")).unwrap();
+    to.receive(&sent(&from, "b", Some("a"))[..], Some("b"))
+        .unwrap();
+    same((&from, "b"), (&to, "b"));
+    // So do a merge, and a restore.
+    from.write("other", "other").unwrap();
+    let published = from.publish("work", &cairnfs::PublishOptions::default());
+    assert!(published.unwrap().merged);
+    let names = |volume: &Volume| volume.list_xattrs("f").unwrap();
+    let snapshot = |name: &str| from.open_branch(name).unwrap();
+    let main = || from.open_branch("main").unwrap();
+    assert_eq!(names(&main()), names(&snapshot("b")));
+    from.restore("a", "main", &["f".into()]).unwrap();
+    assert_eq!(names(&main()), names(&snapshot("a")));
+}
+
+/// What was received twice lies in other blocks, and is equal.
+#[test]
+fn patches_of_equal_large_files_are_empty() {
+    let (from, to) = (volume(), volume());
+    let mut large = vec![7; (16 << 20) + 1];
+    from.write("large", &large).unwrap();
+    from.snapshot("a").unwrap();
+    let stream = sent(&from, "a", None);
+    to.receive(&stream[..], Some("a")).unwrap();
+    to.receive(&stream[..], Some("b")).unwrap();
+    let patch = |volume: &Volume, old: &str, new: &str| {
+        let diff = volume.diff(old, new).unwrap();
+        let mut patches = diff.patches().unwrap();
+        let files = diff.report().files.iter();
+        let all = files.map(|file| patches.of(file).unwrap());
+        String::from_utf8(all.collect::<Vec<_>>().concat()).unwrap()
+    };
+    assert_eq!(patch(&to, "a", "b"), "");
+    large[16 << 20] = 8;
+    from.write("large", &large).unwrap();
+    let differs = patch(&from, "a", "main");
+    assert!(
+        differs.ends_with("Binary files a/large and b/large differ\n"),
+        "{differs}"
+    );
+}
