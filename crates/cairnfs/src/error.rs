@@ -232,14 +232,16 @@ pub enum Error {
     Stream(String),
     /// The snapshot that a stream builds on is not on this volume.
     #[error(
-        "the stream builds on snapshot number {root} of the volume {volume}, which was not received \
-         here: receive that one first, or send the whole snapshot without a base"
+        "the stream builds on snapshot number {root} of the volume {volume}, {why}: receive that one \
+         first, or send the whole snapshot without a base"
     )]
     NoBase {
         /// UUID of the volume that sent the stream.
         volume: String,
         /// Id of the root that it builds on.
         root: u32,
+        /// Whether there is another one of that number, in words.
+        why: &'static str,
     },
     /// Bytes of the volume differ from the bytes that were written.
     #[error("volume is damaged: {0}; run `cairnfs check` on it")]

@@ -129,6 +129,7 @@ fn every_variant() -> [Error; 44] {
         Error::NoBase {
             volume: "uuid".into(),
             root: 2,
+            why: "why",
         },
         Error::WouldWait,
         Error::Unsettled("main".into()),

@@ -34,8 +34,8 @@ pub struct RawReceived {
     pub uuid: [u8; 16],
     /// Root id of the tree on that volume.
     pub root: U32,
-    /// Sequence up to which it has all changes there.
-    pub boundary: U64,
+    /// The mark of the tree in the stream.
+    pub mark: U64,
     /// What was added to all inode numbers of the sender; 0 if ranges tell.
     pub shift: U64,
     /// Root id of the tree here.

@@ -9,7 +9,7 @@ use xxhash_rust::xxh3::Xxh3;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::format::checksum::{crc, crc_append};
+use crate::format::checksum::{crc, crc_append, hash64};
 use crate::format::item::{
     FIRST_DIR_INDEX, RawInode, RawTime, S_IFBLK, S_IFCHR, S_IFDIR, S_IFMT, check_name, decode_inode,
 };
@@ -54,10 +54,17 @@ pub struct RawBegin {
     pub base_root: U32,
     /// Root id of the tree that was sent.
     pub root: U32,
-    /// Sequence up to which the base has all changes; 0 without a base.
-    pub base_boundary: U64,
-    /// Sequence up to which the sent tree has all changes.
-    pub boundary: U64,
+    /// [`mark`] of the base; 0 without a base.
+    pub base_mark: U64,
+    /// [`mark`] of the tree that was sent.
+    pub mark: U64,
+}
+
+/// What tells a frozen root from one of the same number in a copy of its volume, which has the same
+/// UUID and goes on by itself: a hash of the sequence up to which it has all changes, and of the
+/// time at which it was made.
+pub fn mark(boundary: u64, created: RawTime) -> u64 {
+    hash64(&[&boundary.to_le_bytes()[..], created.as_bytes()].concat())
 }
 
 /// Which files some numbers of the sender are: those that another volume has made.
@@ -647,8 +654,8 @@ mod tests {
             uuid: [7; 16],
             base_root: U32::new(2),
             root: U32::new(3),
-            base_boundary: U64::new(4),
-            boundary: U64::new(5),
+            base_mark: U64::new(4),
+            mark: U64::new(5),
         };
         let (preamble, mut chain) = Chain::begin(STREAM_VERSION);
         let mut bytes = preamble.to_vec();

@@ -15,10 +15,17 @@ use crate::format::stream::{RawBegin, RawStreamInode, Record};
 use crate::fs::FileSystem;
 use crate::history::graft::{Graft, record_of};
 use crate::history::numbers::{Known, Numbers};
+use crate::history::received::mark_of;
 use crate::history::stage::Staged;
 use crate::refs;
 use crate::stream::Target;
 use crate::types::{FileKind, uuid_text};
+
+/// Why there is no base, if nothing is known of it.
+const NO_BASE: &str = "which was not received here";
+/// Why there is none, if there is a snapshot of its number.
+const NO_BASE_BUT_OTHER: &str = "and the snapshot of that number here is another one, as it is if \
+                                 both come from copies of one volume that were used by themselves";
 
 /// Receives a stream as the snapshot `name`, or under a name made of the time. Returns the name.
 ///
@@ -94,10 +101,10 @@ struct Place {
 
 impl Place {
     fn find(fs: &FileSystem, begin: &RawBegin) -> Result<Self> {
-        let wanted = (begin.base_root.get(), begin.base_boundary.get());
+        let wanted = (begin.base_root.get(), begin.base_mark.get());
         let own = fs.info().uuid;
         let mut known = Known::default();
-        let mut base = None;
+        let (mut base, mut has_other) = (None, false);
         for root in fs.roots().into_iter().filter(|root| root.name.is_some()) {
             let received = match fs.received_by(root.id) {
                 // It was dropped meanwhile.
@@ -111,11 +118,14 @@ impl Place {
             }
             let raw = &received.raw;
             let sent = raw.uuid == begin.uuid && raw.own_root.get() == root.id;
-            let is_base = match own == begin.uuid {
-                true => (root.id, root.boundary) == wanted,
-                false => sent && (raw.root.get(), raw.boundary.get()) == wanted,
+            // A volume knows what it has sent itself by its own numbers.
+            let found = match own == begin.uuid {
+                true => (root.id, mark_of(&root)),
+                false if sent => (raw.root.get(), raw.mark.get()),
+                false => continue,
             };
-            if is_base {
+            has_other |= found.0 == wanted.0;
+            if found == wanted {
                 base = Some((root.id, received.ranges));
             }
         }
@@ -124,7 +134,11 @@ impl Place {
             (_, Some((base, ranges))) => (Some(base), ranges),
             (root, None) => {
                 let volume = uuid_text(&begin.uuid);
-                return Err(Error::NoBase { volume, root });
+                let why = match has_other {
+                    true => NO_BASE_BUT_OTHER,
+                    false => NO_BASE,
+                };
+                return Err(Error::NoBase { volume, root, why });
             }
         };
         // Before anything is made here for the stream: it must not name that.
@@ -147,7 +161,7 @@ impl Receiving {
         let received = RawReceived {
             uuid: begin.uuid,
             root: begin.root,
-            boundary: begin.boundary,
+            mark: begin.mark,
             shift: U64::new(0),
             own_root: U32::new(staged.id),
         };

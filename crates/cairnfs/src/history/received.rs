@@ -8,8 +8,14 @@ use crate::diff::FileTree;
 use crate::error::Result;
 use crate::format::ROOT_INO;
 use crate::format::received::{RECEIVED, RawReceived, Received};
-use crate::format::stream::RawOrigin;
+use crate::format::stream::{RawOrigin, mark};
 use crate::history::numbers;
+use crate::types::RootInfo;
+
+/// The mark of a snapshot of this volume in streams.
+pub(super) fn mark_of(root: &RootInfo) -> u64 {
+    mark(root.boundary, root.created.into())
+}
 
 /// What the root directory of a tree has recorded; nothing of a tree whose files were all made here.
 ///

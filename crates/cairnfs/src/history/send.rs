@@ -9,7 +9,7 @@ use crate::format::stream::RawBegin;
 use crate::fs::FileSystem;
 use crate::history::find;
 use crate::history::frozen::{Frozen, empty};
-use crate::history::received::origins_of;
+use crate::history::received::{mark_of, origins_of};
 use crate::stream::StreamWriter;
 
 /// Writes the snapshot of a reference to `out`, as the changes from the snapshot `base`, or as a
@@ -21,13 +21,13 @@ pub fn send<W: Write>(fs: &FileSystem, out: W, root: &str, base: Option<&str>) -
     let new = snapshot(fs, root)?;
     let old = base.map(|base| snapshot(fs, base)).transpose()?;
     let id = |frozen: &Option<Frozen>| frozen.as_ref().map_or(0, |f| f.root.id);
-    let boundary = |frozen: &Option<Frozen>| frozen.as_ref().map_or(0, |f| f.root.boundary);
+    let base_mark = old.as_ref().map_or(0, |old| mark_of(&old.root));
     let begin = RawBegin {
         uuid: fs.info().uuid,
         base_root: U32::new(id(&old)),
         root: U32::new(new.root.id),
-        base_boundary: U64::new(boundary(&old)),
-        boundary: U64::new(new.root.boundary),
+        base_mark: U64::new(base_mark),
+        mark: U64::new(mark_of(&new.root)),
     };
     let before = old.as_ref().map_or_else(|| empty(fs), |old| old.files(fs));
     let files = new.files(fs);

@@ -357,3 +357,50 @@ fn patches_of_equal_large_files_are_empty() {
         "{differs}"
     );
 }
+
+/// Copies of one volume have one UUID, and give equal numbers to snapshots that they make by
+/// themselves: a stream of one does not build on those of the other.
+#[test]
+fn snapshots_of_copies_are_no_base_of_each_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let [disk, copy] = ["disk.img", "copy.img"].map(|name| folder.path().join(name));
+    let begun = Volume::create(&disk, 64 << 20).unwrap();
+    begun.write("f", "of both").unwrap();
+    begun.snapshot("both").unwrap();
+    begun.close().unwrap();
+    std::fs::copy(&disk, &copy).unwrap();
+    let [disk, copy] = [disk, copy].map(|path| {
+        let options = Volume::options().durability_interval(None);
+        options.open(path).unwrap()
+    });
+    for (volume, text) in [(&disk, "disk"), (&copy, "copy")] {
+        volume.write("f", text).unwrap();
+        volume.snapshot("s").unwrap();
+        volume.write("later", text).unwrap();
+        volume.snapshot("t").unwrap();
+    }
+    let numbers = |volume: &Volume| {
+        let root = volume.find_root("s").unwrap();
+        (volume.info().uuid, root.id, root.boundary)
+    };
+    assert_eq!(numbers(&disk), numbers(&copy));
+    let third = volume();
+    third
+        .receive(&sent(&disk, "s", None)[..], Some("s"))
+        .unwrap();
+    let changes = sent(&copy, "t", Some("s"));
+    for receiver in [&disk, &third] {
+        let refused = receiver.receive(&changes[..], Some("u")).unwrap_err();
+        assert!(matches!(refused, Error::NoBase { .. }), "{refused}");
+        let why = "the snapshot of that number here is another one";
+        assert!(refused.to_string().contains(why), "{refused}");
+    }
+    // On what they had in common, and on what was received, streams build.
+    let common = sent(&copy, "t", Some("both"));
+    disk.receive(&common[..], Some("u")).unwrap();
+    same((&copy, "t"), (&disk, "u"));
+    third
+        .receive(&sent(&disk, "t", Some("s"))[..], Some("t"))
+        .unwrap();
+    same((&disk, "t"), (&third, "t"));
+}

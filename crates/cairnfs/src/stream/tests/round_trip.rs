@@ -18,7 +18,7 @@ fn begin() -> RawBegin {
     RawBegin {
         uuid: [7; 16],
         root: 3.into(),
-        boundary: 99.into(),
+        mark: 99.into(),
         ..RawBegin::default()
     }
 }
