@@ -10,9 +10,8 @@ use std::sync::Arc;
 use cairnfs::device::MemoryDevice;
 use cairnfs::error::{Error, Result};
 use cairnfs::format::MAX_NAME;
-use cairnfs::format::stream::{
-    Chain, FRAME_HEADER, PREAMBLE, STREAM_VERSION, STREAM_VERSION_ORIGINS,
-};
+use cairnfs::format::frames::{Chain, FRAME_HEADER, PREAMBLE};
+use cairnfs::format::stream::{STREAM_VERSION, STREAM_VERSION_ORIGINS};
 use cairnfs::fs::{FileSystem, Options};
 use cairnfs::types::FileKind;
 use cairnfs::{Volume, VolumeOptions};

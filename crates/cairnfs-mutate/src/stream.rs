@@ -6,7 +6,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use cairnfs::error::{Error, Result};
-use cairnfs::format::stream::{Chain, RawBegin, Record, STREAM_VERSION_ORIGINS};
+use cairnfs::format::frames::Chain;
+use cairnfs::format::stream::{RawBegin, Record, STREAM_VERSION_ORIGINS};
 use cairnfs::format::{MAX_NAME, ROOT_INO};
 use cairnfs::stream::{Target, receive};
 use cairnfs::types::FileKind;

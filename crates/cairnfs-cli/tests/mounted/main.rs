@@ -56,6 +56,7 @@ mod shipped;
 mod shipped_small;
 mod shipped_syncs;
 mod silent;
+mod sockets;
 mod space;
 mod stopped;
 mod syncs;

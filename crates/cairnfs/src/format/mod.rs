@@ -7,6 +7,7 @@
 //! is key order.
 
 pub mod checksum;
+pub mod frames;
 pub mod geometry;
 pub mod group;
 pub mod item;

@@ -6,7 +6,8 @@
 use std::io::{self, Read};
 
 use crate::error::{Error, Result};
-use crate::format::stream::{Chain, FRAME_HEADER, FrameHeader, PREAMBLE, RawBegin, Record};
+use crate::format::frames::{Chain, FRAME_HEADER, FrameHeader, PREAMBLE};
+use crate::format::stream::{RawBegin, Record};
 
 /// A stream that is being read.
 pub struct StreamReader<R> {

@@ -6,9 +6,8 @@
 use std::io::Write;
 
 use crate::error::{Error, Result};
-use crate::format::stream::{
-    Chain, RawBegin, RawOrigin, Record, STREAM_VERSION, STREAM_VERSION_ORIGINS,
-};
+use crate::format::frames::Chain;
+use crate::format::stream::{RawBegin, RawOrigin, Record, STREAM_VERSION, STREAM_VERSION_ORIGINS};
 
 /// A stream that is being written.
 pub struct StreamWriter<W> {

@@ -8,7 +8,8 @@ use super::round_trip::sent;
 use super::target::{MemoryTree, sound};
 use crate::diff::tests::compare::history;
 use crate::error::Error;
-use crate::format::stream::{Chain, MAX_PAYLOAD, RawBegin, STREAM_VERSION, STREAM_VERSION_ORIGINS};
+use crate::format::frames::Chain;
+use crate::format::stream::{MAX_PAYLOAD, RawBegin, STREAM_VERSION, STREAM_VERSION_ORIGINS};
 use crate::index::Tree;
 use crate::stream::{StreamReader, StreamWriter};
 

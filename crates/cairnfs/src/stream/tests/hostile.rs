@@ -4,8 +4,9 @@ use zerocopy::IntoBytes;
 
 use super::target::{MemoryTree, inode, sound};
 use crate::error::Error;
+use crate::format::frames::Chain;
 use crate::format::item::{S_IFCHR, S_IFDIR, S_IFLNK, S_IFREG};
-use crate::format::stream::{Chain, MAX_PAYLOAD, RawBegin, RawOrigin, Record, STREAM_VERSION};
+use crate::format::stream::{MAX_PAYLOAD, RawBegin, RawOrigin, Record, STREAM_VERSION};
 use crate::format::{MAX_COUNTER, MAX_FILE_SIZE, ROOT_INO};
 use crate::stream::{MOST_LEVELS, StreamWriter};
 
