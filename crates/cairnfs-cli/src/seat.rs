@@ -34,13 +34,9 @@ impl Seat {
     /// # Errors
     /// The daemon of the mount is gone or does not answer, or the directory cannot be looked up.
     pub fn of(dir: &Path) -> Result<Option<Self>, Failure> {
-        let entry = match mountinfo::holding(dir) {
-            Ok(entry) => entry.filter(MountEntry::is_ours),
-            // Below the mountpoint of a dead daemon; which one that is, only the table knows.
-            Err(e) if mountinfo::is_dead(&e) => return Err(gone(dir)),
-            Err(e) => return Err(e).explain(shown(dir)),
+        let Some(entry) = entry_of(dir)? else {
+            return Ok(None);
         };
-        let Some(entry) = entry else { return Ok(None) };
         let answer = daemon::status(dir, daemon::WAIT)
             .map_err(|refusal| Failure::new(shown(dir), refusal.text))?;
         Ok(Some(Self {
@@ -76,8 +72,8 @@ impl Seat {
     /// The mount for a daemon.
     pub fn named(&self) -> NamedMount {
         NamedMount {
-            device: self.entry.device.clone(),
             name: self.branch().map(str::to_owned),
+            ..named(&self.entry)
         }
     }
 
@@ -106,6 +102,27 @@ impl Seat {
         let is_own =
             |e: &MountEntry| (e.id, &e.device, &e.source) == (own.id, &own.device, &own.source);
         table.iter().any(is_own)
+    }
+}
+
+/// The mount that a directory is in, in the table of mounts; `None` if it is in no mounted volume.
+///
+/// # Errors
+/// The daemon of the mount is gone, or the directory cannot be looked up.
+pub fn entry_of(dir: &Path) -> Result<Option<MountEntry>, Failure> {
+    match mountinfo::holding(dir) {
+        Ok(entry) => Ok(entry.filter(MountEntry::is_ours)),
+        // Below the mountpoint of a dead daemon; which one that is, only the table knows.
+        Err(e) if mountinfo::is_dead(&e) => Err(gone(dir)),
+        Err(e) => Err(e).explain(shown(dir)),
+    }
+}
+
+/// A mount for a daemon, which knows the name of a branch that it shows.
+pub fn named(entry: &MountEntry) -> NamedMount {
+    NamedMount {
+        device: entry.device.clone(),
+        name: None,
     }
 }
 

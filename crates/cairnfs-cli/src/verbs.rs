@@ -4,11 +4,13 @@
 //! process; otherwise the volume is opened here. Either performs the same [`Verb`]. Files that a command
 //! names are opened here, with the rights and the working directory of the caller.
 
+use std::cell::OnceCell;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use cairnfs::Error;
+use cairnfs_fuse::mountinfo::{self, MountEntry};
 use rustix::process::geteuid;
 use serde::{Deserialize, Serialize};
 
@@ -19,7 +21,7 @@ use crate::failure::{self, AnyError, Failure, io_text, shown};
 use crate::handover::attempts::{ANSWER, Alone, Asked, ask_or_do_alone};
 use crate::handover::caller::Call;
 use crate::handover::folder::SocketName;
-use crate::handover::frames::{Answer, Run};
+use crate::handover::frames::{Answer, NamedMount, Run};
 use crate::interrupt;
 use crate::roots::Roots;
 use crate::seat::{self, Seat};
@@ -141,7 +143,7 @@ pub fn perform_words<'a>(
     let words = std::iter::once(OsStr::new("cairnfs")).chain(words);
     let verb = <Line as clap::Parser>::try_parse_from(words)?.verb;
     let named = match seat {
-        Some(seat) => Ok(Named::seated(seat.clone())),
+        Some(seat) => Ok(Named::seated(verb.volume(), seat.clone())),
         None => Named::find(verb.volume()),
     };
     let done = named.map_err(AnyError::from);
@@ -177,7 +179,7 @@ fn work(verb: &Verb, named: &Named, stage: &Stage) -> Result<u8, AnyError> {
     verb.check()?;
     let alone = || {
         let volume = named.path()?;
-        let error = match Roots::open(&volume, named.branch(), verb.access(), stage) {
+        let error = match Roots::open(&volume, named.branch()?, verb.access(), stage) {
             Ok(roots) => return perform_here(verb, named, roots).map(Alone::Done),
             Err(error) => error,
         };
@@ -203,7 +205,7 @@ fn perform_here(verb: &Verb, named: &Named, roots: Roots<'_>) -> Result<u8, AnyE
     }
     // Changes in the log of a volume that was not closed properly must be merged first.
     let open = |access| {
-        let opened = Roots::open(&path, named.branch(), access, stage);
+        let opened = Roots::open(&path, named.branch()?, access, stage);
         opened.map_err(|e| Failure::opening(&path, &e))
     };
     open(Access::Write)?.close()?;
@@ -218,7 +220,10 @@ fn perform_here(verb: &Verb, named: &Named, roots: Roots<'_>) -> Result<u8, AnyE
 /// # Errors
 /// No volume is meant.
 pub fn file_of(path: &Path) -> Result<PathBuf, Failure> {
-    let volume = Named::find(path)?.volume;
+    let named = Named::find(path)?;
+    let volume = named
+        .seat()?
+        .map_or(named.volume.clone(), |seat| seat.volume.clone());
     Ok(volume.canonicalize().unwrap_or(volume))
 }
 
@@ -226,7 +231,30 @@ pub fn file_of(path: &Path) -> Result<PathBuf, Failure> {
 struct Named {
     /// Its path, or that by which it was mounted.
     volume: PathBuf,
-    seat: Option<Seat>,
+    mount: Option<InMount>,
+}
+
+/// A mount that a command names by a directory in it.
+struct InMount {
+    dir: PathBuf,
+    entry: MountEntry,
+    /// What its daemon tells, once that is needed: asking takes a process of its own.
+    seat: OnceCell<Seat>,
+}
+
+impl InMount {
+    fn seat(&self) -> Result<&Seat, Failure> {
+        if let Some(seat) = self.seat.get() {
+            return Ok(seat);
+        }
+        let seat = Seat::of(&self.dir)?.ok_or_else(|| no_volume(&self.dir))?;
+        Ok(self.seat.get_or_init(|| seat))
+    }
+}
+
+fn no_volume(dir: &Path) -> Failure {
+    Failure::new(shown(dir), "is a directory, not a volume")
+        .hint("name the file or device that holds the volume, or a directory where it is mounted")
 }
 
 impl Named {
@@ -234,28 +262,40 @@ impl Named {
         if !seat::is_directory(path) {
             return Ok(Self {
                 volume: path.to_path_buf(),
-                seat: None,
+                mount: None,
             });
         }
         // A directory stands for the volume that is mounted there, or above.
-        let seat = Seat::of(path)?.ok_or_else(|| {
-            Failure::new(shown(path), "is a directory, not a volume").hint(
-                "name the file or device that holds the volume, or a directory where it is mounted",
-            )
-        });
-        seat.map(Self::seated)
+        let entry = seat::entry_of(path)?.ok_or_else(|| no_volume(path))?;
+        Ok(Self {
+            volume: mountinfo::volume_of(&entry.source).to_path_buf(),
+            mount: Some(InMount {
+                dir: path.to_path_buf(),
+                entry,
+                seat: OnceCell::new(),
+            }),
+        })
     }
 
-    fn seated(seat: Seat) -> Self {
+    /// That of a directory in a mount, which may lead to another one by now.
+    fn seated(dir: &Path, seat: Seat) -> Self {
         Self {
             volume: seat.volume.clone(),
-            seat: Some(seat),
+            mount: Some(InMount {
+                dir: dir.to_path_buf(),
+                entry: seat.entry.clone(),
+                seat: seat.into(),
+            }),
         }
+    }
+
+    fn seat(&self) -> Result<Option<&Seat>, Failure> {
+        self.mount.as_ref().map(InMount::seat).transpose()
     }
 
     /// Where the file is. That of a mount may have been moved, and its path may have another one.
     fn path(&self) -> Result<PathBuf, Failure> {
-        let Some(seat) = &self.seat else {
+        let Some(seat) = self.seat()? else {
             return Ok(self.volume.clone());
         };
         seat.path().ok_or_else(|| {
@@ -264,31 +304,43 @@ impl Named {
         })
     }
 
-    /// The name of the socket of the daemon that may have it open.
-    fn socket(&self) -> Option<SocketName> {
-        match &self.seat {
-            Some(seat) => seat.socket(),
-            None => Some(SocketName::of(&self.volume.metadata().ok()?)),
-        }
-    }
-
     /// The branch or snapshot of the mount.
-    fn branch(&self) -> Option<&str> {
-        self.seat.as_ref().and_then(Seat::branch)
+    fn branch(&self) -> Result<Option<&str>, Failure> {
+        Ok(self.seat()?.and_then(Seat::branch))
     }
 
     fn is_mounted(&self) -> bool {
-        self.seat.is_some() || crate::holder::mountpoint(&self.volume).is_some()
+        self.mount.is_some() || crate::holder::mountpoint(&self.volume).is_some()
     }
 }
 
 /// Has the command performed by the daemon of the volume, if there is one.
 fn ask(verb: &Verb, named: &Named, stage: &Stage) -> Result<Asked<u8>, AnyError> {
+    let by_path = || Some(SocketName::of(&named.volume.metadata().ok()?));
+    let Some(mount) = &named.mount else {
+        return ask_at(verb, named, (by_path(), None), stage);
+    };
+    if mount.seat.get().is_none() && !mount.entry.has("ro") {
+        // Mostly the volume is where it was mounted. Its daemon knows its mounts by their devices, so
+        // another one does nothing; and the branch of one that is not read-only.
+        let likely = (by_path(), Some(seat::named(&mount.entry)));
+        if let done @ Asked::Done(_) = ask_at(verb, named, likely, stage)? {
+            return Ok(done);
+        }
+    }
+    let seat = mount.seat()?;
+    ask_at(verb, named, (seat.socket(), Some(seat.named())), stage)
+}
+
+/// Has the command performed by the daemon with this socket, if it serves the mount.
+fn ask_at(
+    verb: &Verb,
+    named: &Named,
+    (socket, mount): (Option<SocketName>, Option<NamedMount>),
+    stage: &Stage,
+) -> Result<Asked<u8>, AnyError> {
     let user = geteuid().as_raw();
-    let called = named
-        .socket()
-        .and_then(|name| Call::begin(&name, user, ANSWER));
-    let Some(call) = called else {
+    let Some(call) = socket.and_then(|name| Call::begin(&name, user, ANSWER)) else {
         return Ok(Asked::Nobody);
     };
     // A second signal ends the process at once.
@@ -297,7 +349,7 @@ fn ask(verb: &Verb, named: &Named, stage: &Stage) -> Result<Asked<u8>, AnyError>
     let run = Run {
         verb: serde_json::to_value(verb)?,
         manner: manner.clone(),
-        mount: named.seat.as_ref().map(Seat::named),
+        mount,
     };
     let wrong = |why: String| Failure::new(shown(&named.volume), why);
     match call.run(run, &streams) {
