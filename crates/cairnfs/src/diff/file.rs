@@ -2,9 +2,8 @@
 //!
 //! Uses the trees. Contents are compared as bytes: they differ as a whole or not at all.
 
-use std::collections::BTreeMap;
-
-use crate::diff::delta::{InodeDelta, Item, Values};
+use crate::diff::delta::{InodeDelta, Item};
+use crate::diff::replaced::differing_xattrs;
 use crate::diff::same::same_contents;
 use crate::diff::tree::{Blocks, FileTree};
 use crate::error::Result;
@@ -32,19 +31,9 @@ impl InodeDelta {
         };
         let mut delta = Self {
             item: (before != after).then_some(item),
+            xattrs: differing_xattrs((old, ino), (new, ino))?,
             ..Self::default()
         };
-        let mut xattrs: BTreeMap<Vec<u8>, Values> = BTreeMap::new();
-        old.xattrs(ino, &mut |name, value| {
-            xattrs.entry(name).or_default().old = Some(value);
-            Ok(())
-        })?;
-        new.xattrs(ino, &mut |name, value| {
-            xattrs.entry(name).or_default().new = Some(value);
-            Ok(())
-        })?;
-        xattrs.retain(|_, values| values.old != values.new);
-        delta.xattrs = xattrs;
         if !same_contents(blocks, (old, ino), (new, ino))? {
             let end = before.size.get().max(after.size.get());
             delta.contents.push(0..end);

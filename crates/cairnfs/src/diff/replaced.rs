@@ -37,6 +37,22 @@ pub(super) fn delta(
         }
         _ => Vec::new(),
     };
+    Ok(InodeDelta {
+        item: Some(item),
+        xattrs: differing_xattrs((&old_tree, old), (&new_tree, new))?,
+        contents,
+        ..InodeDelta::default()
+    })
+}
+
+/// The extended attributes that differ between two inodes.
+///
+/// # Errors
+/// A damaged volume, the device's failure.
+pub(super) fn differing_xattrs(
+    (old_tree, old): (&FileTree<'_>, u64),
+    (new_tree, new): (&FileTree<'_>, u64),
+) -> Result<BTreeMap<Vec<u8>, Values>> {
     let mut xattrs: BTreeMap<Vec<u8>, Values> = BTreeMap::new();
     old_tree.xattrs(old, &mut |name, value| {
         xattrs.entry(name).or_default().old = Some(value);
@@ -47,12 +63,7 @@ pub(super) fn delta(
         Ok(())
     })?;
     xattrs.retain(|_, values| values.old != values.new);
-    Ok(InodeDelta {
-        item: Some(item),
-        xattrs,
-        contents,
-        ..InodeDelta::default()
-    })
+    Ok(xattrs)
 }
 
 /// The blocks in which two contents differ, and what only the longer one has.
