@@ -6,6 +6,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Write};
+use std::mem;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -85,8 +86,10 @@ fn sync_dir(dir: &Path) -> io::Result<()> {
     File::open(dir)?.sync_all()
 }
 
-/// Appends records to a file, with an fsync after some.
+/// Appends records to a file, with an fsync after some. A file that is long gives way to a new one, so
+/// that a long run does not fill the volume.
 struct Append {
+    dir: PathBuf,
     path: PathBuf,
     file: File,
     random: Random,
@@ -95,11 +98,12 @@ struct Append {
 }
 
 impl Append {
+    const LONG: usize = 32 << 20;
+
     fn new((dir, random): (PathBuf, Random)) -> Self {
-        let path = dir.join("log");
-        let file = File::create(&path).unwrap();
-        file.sync_all().unwrap();
+        let (path, file) = Self::begin(&dir, 0).unwrap();
         Self {
+            dir,
             path,
             file,
             random,
@@ -107,10 +111,24 @@ impl Append {
             promised: 0,
         }
     }
+
+    fn begin(dir: &Path, number: u64) -> io::Result<(PathBuf, File)> {
+        let path = dir.join(format!("log{number}"));
+        let file = File::create_new(&path)?;
+        file.sync_all()?;
+        Ok((path, file))
+    }
 }
 
 impl Load for Append {
     fn step(&mut self) -> io::Result<()> {
+        if self.written.len() > Self::LONG {
+            let new = Self::begin(&self.dir, self.random.next())?;
+            let old = mem::replace(&mut self.path, new.0);
+            self.file = new.1;
+            (self.written, self.promised) = (Vec::new(), 0);
+            fs::remove_file(old)?;
+        }
         let len = 1 + self.random.below(20_000) as usize;
         let record = pattern(self.random.next(), len);
         self.written.extend_from_slice(&record);

@@ -114,9 +114,10 @@ fn version(dir: &Path) -> u64 {
 }
 
 impl Turmoil {
-    /// A volume whose `main` and `side` have the version 0.
+    /// A volume whose `main` and `side` have the version 0. It is large enough for as many whole copies
+    /// as there are names, each with what the writers of one life leave: a received tree is a copy.
     pub fn new(seed: u64) -> Self {
-        let mut place = Place::mounted("1G", "");
+        let mut place = Place::mounted("2G", "");
         shell(&place.dir(), &format!("{GIT}{BEGIN}"));
         place.ok(&["branch", "m", "side"]);
         place.umount();
@@ -182,15 +183,34 @@ impl Turmoil {
         format!("{} mounts, {}", self.lives, each.join(", "))
     }
 
-    /// Mounts, unmounts and checks for the last time.
+    /// Compares all trees, then drops all but `main`, which gives their space back.
     pub fn finish(mut self) {
         self.mount();
         self.assert_is(&self.model);
         for name in self.model.named.keys() {
             self.look_at(Some(name));
         }
+        shell(&self.place.dir(), "rm -rf load*");
         self.end();
         self.place.check();
+
+        let all = names(&self.place);
+        let others = all
+            .iter()
+            .map(String::as_str)
+            .filter(|name| *name != "main");
+        let words = ["drop", "--wait", "-q", "v.cairn"].into_iter();
+        self.place.ok(&words.chain(others).collect::<Vec<_>>());
+        self.place.mount("");
+        let stat = rustix::fs::statvfs(self.place.dir()).unwrap();
+        let used = (stat.f_blocks - stat.f_bfree) * stat.f_frsize;
+        let needed = shell(&self.place.dir(), "du -sB1 . | cut -f1");
+        let needed: u64 = needed.trim().parse().unwrap();
+        assert!(
+            used < 2 * needed + (4 << 20),
+            "{used} bytes are used, and only {needed} needed"
+        );
+        self.place.umount();
     }
 
     fn mount(&mut self) {
