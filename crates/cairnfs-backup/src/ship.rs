@@ -215,8 +215,8 @@ impl Shipper {
     pub fn make_room(&mut self) -> Result<bool> {
         self.fresh(|this| {
             let (_, objects) = this.writer.make_room()?;
-            let waste = this.care.delete_waste(&this.writer)?;
-            Ok(objects > 0 || waste)
+            let (_, waste) = this.care.delete_waste(&this.writer)?;
+            Ok(objects + waste > 0)
         })
     }
 

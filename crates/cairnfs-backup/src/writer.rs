@@ -278,29 +278,6 @@ impl Writer {
         Ok(())
     }
 
-    /// Deletes all layers that no moment has, and that no later writer can have stored; returns their
-    /// bytes and objects.
-    ///
-    /// # Errors
-    /// The store fails.
-    pub(crate) fn delete_garbage(&self) -> Result<(u64, u64)> {
-        let epoch = self.epoch.unwrap_or(0);
-        let moments = self.catalogue.moments().iter();
-        let layers = moments.flat_map(|moment| self.catalogue.layers_of(moment));
-        let used: BTreeSet<&str> = layers.map(|layer| layer.name.as_str()).collect();
-        let listed = self.store.list("layers", usize::MAX)?;
-        let garbage: Vec<&Listed> = unnamed(&listed, epoch, |layer| used.contains(layer)).collect();
-        let names: Vec<String> = garbage.iter().map(|found| layer_path(found)).collect();
-        self.store.delete(&names)?;
-        for folder in ["layers", "gone", ""] {
-            self.store.sweep(folder);
-        }
-        Ok((
-            garbage.iter().map(|found| found.size).sum(),
-            names.len() as u64,
-        ))
-    }
-
     /// Bytes of a whole head with what is kept.
     pub(crate) fn head_size(&mut self) -> Result<u64> {
         let epoch = self.epoch.unwrap_or(0);
