@@ -180,6 +180,12 @@ impl Writer {
         Ok(())
     }
 
+    /// Whether the newest head is one of another name, and this writer may go on there.
+    pub(crate) fn takes_over(&self) -> bool {
+        let newest = self.catalogue.newest();
+        newest.is_some_and(|newest| newest.writer.name != self.name.name)
+    }
+
     /// Its epoch, once it has begun.
     pub(crate) fn epoch(&self) -> Option<u64> {
         self.epoch
