@@ -129,8 +129,8 @@ impl Job {
                 let left = unnamed(&listed, self.epoch.saturating_sub(1), |name| {
                     named.contains(name)
                 });
-                let is_old = old_waste(store, anchor, *grace)?;
-                let (old, young): (Vec<_>, Vec<_>) = left.partition(|found| is_old(found));
+                let old = Old::find(store, anchor, *grace)?;
+                let (old, young): (Vec<_>, Vec<_>) = left.partition(|found| old.has(found));
                 for folder in ["layers", "gone", ""] {
                     store.sweep(folder);
                 }
@@ -154,43 +154,54 @@ impl Job {
     }
 }
 
-/// Tells which objects that no head names now were named by none for `grace` either.
-///
-/// The newest head that is so old tells what was named then. What it does not name, and what is older than
-/// the head behind it, has been named by none since: a head names only layers of its own epoch anew, and
-/// once there is the head of a later epoch, there are none of an earlier one. Ages are those of heads, as
-/// the store tells them, compared with the newest one, which is not older than now. If all heads are
-/// younger, nothing is old.
-fn old_waste(
-    store: &Store,
-    anchor: &Anchor,
-    grace: Duration,
-) -> Result<Box<dyn Fn(&Listed) -> bool>> {
-    if grace.is_zero() {
-        return Ok(Box::new(|_| true));
+/// Which objects that no head names now were named by none for some time either.
+enum Old {
+    All,
+    None,
+    /// Those of earlier epochs than this one that are not among these layers.
+    Before(u64, BTreeSet<String>),
+}
+
+impl Old {
+    /// Those that were named by none for `grace`.
+    ///
+    /// The newest head that is so old tells what was named then. What it does not name, and what is of an
+    /// earlier epoch than the head behind it, has been named by none since: a head names only layers of its
+    /// own epoch anew, and once there is the head of a later epoch, there are none of an earlier one. Ages
+    /// are those of heads, as the store tells them, compared with the newest one, which is not older than
+    /// now. If all heads are younger, or the old one cannot be read, nothing is old.
+    fn find(store: &Store, anchor: &Anchor, grace: Duration) -> Result<Self> {
+        if grace.is_zero() {
+            return Ok(Self::All);
+        }
+        let listed = store.list("heads", MAX_HEADS)?;
+        let heads = listed
+            .iter()
+            .filter_map(|found| Some((head_number(&found.name)?, found.stored)));
+        let newest = heads.clone().max_by_key(|(number, _)| *number);
+        let Some(limit) = newest.and_then(|(_, stored)| stored.checked_sub(grace)) else {
+            return Ok(Self::None);
+        };
+        let old = heads.filter(|(_, stored)| *stored <= limit);
+        let Some((number, _)) = old.max_by_key(|(number, _)| *number) else {
+            return Ok(Self::None);
+        };
+        let then = named_by(store, anchor, number)?;
+        let behind = named_by(store, anchor, number + 1)?;
+        Ok(match (then, behind) {
+            (Some(then), Some(behind)) => Self::Before(behind.epoch, then.layers),
+            _ => Self::None,
+        })
     }
-    let listed = store.list("heads", MAX_HEADS)?;
-    let mut heads = listed
-        .iter()
-        .filter_map(|found| Some((head_number(&found.name)?, found.stored)));
-    let newest = heads.clone().max_by_key(|(number, _)| *number);
-    let limit = newest.and_then(|(_, stored)| stored.checked_sub(grace));
-    let is_young = |stored| limit.is_none_or(|limit| stored > limit);
-    // Each head behind it is young: a clock that was set back makes nothing older.
-    let behind = heads.rfind(|(_, stored)| !is_young(*stored));
-    let Some((number, _)) = behind else {
-        return Ok(Box::new(|_| false));
-    };
-    let (Some(then), Some(next)) = (
-        named_by(store, anchor, number)?,
-        named_by(store, anchor, number + 1)?,
-    ) else {
-        return Ok(Box::new(|_| false));
-    };
-    Ok(Box::new(move |found| {
-        layer_of(&found.name)
-            .is_some_and(|(layer, epoch)| epoch < next.epoch && !then.layers.contains(layer))
-    }))
+
+    fn has(&self, found: &Listed) -> bool {
+        match self {
+            Self::All => true,
+            Self::None => false,
+            Self::Before(before, named) => layer_of(&found.name)
+                .is_some_and(|(layer, epoch)| epoch < *before && !named.contains(layer)),
+        }
+    }
 }
 
 impl Done {
