@@ -16,8 +16,8 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 pub enum Error {
     /// There is no backup at the URL.
     #[error(
-        "there is no backup here: check bucket and prefix; `cairnfs backup VOLUME URL` makes the \
-         first one"
+        "there is no backup here: is the place right, and its disk mounted? `cairnfs backup VOLUME URL` \
+         makes the first one"
     )]
     NoBackup,
     /// The backup has no moment yet, or none that is as old.
@@ -76,17 +76,15 @@ pub enum Error {
     /// Another writer has taken the backup over.
     #[error(
         "{writer} has taken this backup over; nothing more is written from here, and what is stored \
-         is whole"
+         is whole; if that one has ended for good, `cairnfs backup --take-over` goes on from here, and so \
+         does a mount afterwards"
     )]
     Lost {
         /// The other one.
         writer: String,
     },
     /// It is not known whether a head was stored.
-    #[error(
-        "the store does not say whether moment {number} was stored ({source}); the next backup finds \
-         out"
-    )]
+    #[error("{}", unclear(*number, source))]
     Unclear {
         /// The number of the head.
         number: u64,
@@ -192,6 +190,11 @@ impl Error {
         }
     }
 
+    /// Whether a file on this machine found no space, as opposed to the store.
+    pub fn is_full_here(&self) -> bool {
+        matches!(self, Self::Host { source, .. } if has_no_space(source))
+    }
+
     /// Whether the store had no space left.
     pub fn is_full(&self) -> bool {
         match self {
@@ -224,28 +227,48 @@ fn words(error: &object_store::Error) -> String {
             "; the credentials do not permit this: list, get, put and delete are needed"
         }
         E::NotFound { .. } => "; does the bucket exist?",
-        _ if is_full(error) => "; what was stored before is whole: make space, and run it again",
+        _ if is_full(error) => MAKE_SPACE,
         _ => "",
     };
     format!("{}{next}", innermost(error))
+}
+
+/// What can be done where a store has no space.
+const MAKE_SPACE: &str = "; the store is full, and what was stored before is whole: make space, and run it \
+                          again (`cairnfs backup prune URL --grace 0` removes what nothing needs, and with \
+                          --keep-last N moments; a mount tries again by itself)";
+
+/// What is to be said of a head without an answer.
+fn unclear(number: u64, source: &object_store::Error) -> String {
+    match is_full(source) {
+        true => format!(
+            "cannot store head {number}, with which a moment or a prune counts: {}{MAKE_SPACE}",
+            innermost(source)
+        ),
+        false => format!(
+            "the store does not say whether head {number} was stored ({source}); the next backup finds \
+             out"
+        ),
+    }
 }
 
 /// Whether the store has no space left.
 pub(crate) fn is_full(error: &object_store::Error) -> bool {
     let mut at: Option<&(dyn StdError + 'static)> = Some(error);
     while let Some(error) = at {
-        let kind = error.downcast_ref::<io::Error>().map(io::Error::kind);
-        if kind.is_some_and(|kind| {
-            matches!(
-                kind,
-                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
-            )
-        }) {
+        if error.downcast_ref().is_some_and(has_no_space) {
             return true;
         }
         at = error.source();
     }
     false
+}
+
+fn has_no_space(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+    )
 }
 
 /// The whole text, without the layers of words around it that repeat it.

@@ -1,13 +1,16 @@
 //! Pruning: moments that no rule keeps go, then what nothing needs any longer.
 //!
-//! In this order: a head without the moments, then the objects. So a crash leaves garbage that the next
-//! prune removes, and never a moment that lacks something. Where there is no space for the head, what is
-//! needed neither by a moment nor by a writer goes before. Uses the writer, rules and compaction.
+//! In this order: a head without the moments, then the objects, some time later for the sake of programs
+//! that read them ([`Care`] knows which). So a crash leaves garbage that the next prune removes, and never a
+//! moment that lacks something. Where there is no space for the head, what is needed neither by a moment nor
+//! by a writer goes before. Uses the writer, rules, care and compaction.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::tz::TimeZone;
 
+use crate::care::Care;
 use crate::compact;
 use crate::error::{Error, Result};
 use crate::format::head::Moment;
@@ -22,6 +25,9 @@ use crate::writer::Writer;
 pub struct PruneOptions {
     /// Which moments are kept.
     pub keep: Keep,
+    /// How long the contents of removed moments stay for programs that read them. In a store without space
+    /// they do not.
+    pub grace: Duration,
     /// Only tells what would go.
     pub dry_run: bool,
     /// Opens an encrypted backup; without it its layers are not merged.
@@ -39,6 +45,10 @@ pub struct Pruned {
     pub bytes: u64,
     /// Deleted objects.
     pub objects: u64,
+    /// Bytes of objects that nothing needs, and that were needed less than the grace ago.
+    pub left_bytes: u64,
+    /// Those objects.
+    pub left_objects: u64,
     /// Layers that became others.
     pub merged: u64,
     /// Whether there was no space to merge more of them.
@@ -59,14 +69,18 @@ pub fn prune(
     watch: &dyn Watch,
 ) -> Result<Pruned> {
     let mut pruned = Pruned::default();
+    let mut options = options.clone();
     for _ in 0..ROUNDS {
-        match prune_once(store, options, (zone, watch), &mut pruned) {
-            Err(why) if why.is_full() => make_room(store, options, &mut pruned)?,
+        match prune_once(store, &options, (zone, watch), &mut pruned) {
+            Err(why) if why.is_full() => {
+                options.grace = Duration::ZERO;
+                make_room(store, &options, &mut pruned)?;
+            }
             Err(why) => return Err(why),
             Ok(()) => return Ok(pruned),
         }
     }
-    prune_once(store, options, (zone, watch), &mut pruned)?;
+    prune_once(store, &options, (zone, watch), &mut pruned)?;
     Ok(pruned)
 }
 
@@ -100,45 +114,76 @@ fn prune_once(
         return Ok(());
     }
     writer.begin()?;
+    let mut care = Care::default();
+    // What earlier programs have left is told by heads that the next whole one may remove.
+    add(pruned, care.settle(&mut writer, options.grace, watch)?);
     if !removed.is_empty() {
         writer.catalogue_mut().set_moments(moments);
         writer.publish(true)?;
         pruned.removed.extend(removed);
+        add(pruned, care.settle(&mut writer, options.grace, watch)?);
     }
-    add(pruned, writer.delete_garbage()?);
     watch.go_on()?;
-    if !writer.seal().opens() {
-        return Ok(());
+    if writer.seal().opens() {
+        merge(&mut writer, &mut care, (options, watch), pruned)?;
     }
-    match merge(&mut writer, watch, pruned) {
-        Err(why) if why.is_full() => {
-            // What had to go has gone; a merge would only save more space.
-            pruned.has_no_space = true;
-            remove_begun(&mut writer, pruned)
-        }
-        merged => merged,
-    }
+    (pruned.left_bytes, pruned.left_objects) = care.left();
+    Ok(())
 }
 
-fn merge(writer: &mut Writer, watch: &dyn Watch, pruned: &mut Pruned) -> Result<()> {
+/// Merges layers. In a store without space for that, what stays for readers goes, and then it is tried once
+/// more; what had to go has gone in any case, and a merge would only save more space.
+fn merge(
+    writer: &mut Writer,
+    care: &mut Care,
+    (options, watch): (&PruneOptions, &dyn Watch),
+    pruned: &mut Pruned,
+) -> Result<()> {
+    match try_merge(writer, care, (options, watch), pruned) {
+        Err(why) if why.is_full() => {}
+        merged => return merged,
+    }
+    match make_room_again(writer, care, watch, pruned) {
+        // Without space there is nothing that can be begun again.
+        Err(why) if why.is_full() => pruned.has_no_space = true,
+        Err(why) => return Err(why),
+        Ok(0) => pruned.has_no_space = true,
+        Ok(_) => match try_merge(writer, care, (options, watch), pruned) {
+            Err(why) if why.is_full() => pruned.has_no_space = true,
+            merged => return merged,
+        },
+    }
+    Ok(())
+}
+
+fn try_merge(
+    writer: &mut Writer,
+    care: &mut Care,
+    (options, watch): (&PruneOptions, &dyn Watch),
+    pruned: &mut Pruned,
+) -> Result<()> {
     let merged = compact::merge_groups(writer, watch)?;
     if merged > 0 {
         writer.publish(true)?;
         pruned.merged += merged;
-        add(pruned, writer.delete_garbage()?);
+        add(pruned, care.settle(writer, options.grace, watch)?);
     }
     Ok(())
 }
 
-/// Removes what a merge has stored that found no space for the rest, if that can be done without any.
-fn remove_begun(writer: &mut Writer, pruned: &mut Pruned) -> Result<()> {
+/// Begins again, and removes what a merge has stored that found no space for the rest, with all that waits
+/// for readers; returns how many objects these were.
+fn make_room_again(
+    writer: &mut Writer,
+    care: &mut Care,
+    watch: &dyn Watch,
+    pruned: &mut Pruned,
+) -> Result<u64> {
     writer.reopen()?;
-    match writer.begin() {
-        Ok(()) => add(pruned, writer.delete_garbage()?),
-        Err(why) if why.is_full() => {}
-        Err(why) => return Err(why),
-    }
-    Ok(())
+    writer.begin()?;
+    let (bytes, objects) = care.settle(writer, Duration::ZERO, watch)?;
+    add(pruned, (bytes, objects));
+    Ok(objects)
 }
 
 fn add(pruned: &mut Pruned, (bytes, objects): (u64, u64)) {

@@ -145,6 +145,36 @@ pub(crate) fn side(
     })))
 }
 
+/// The layers that an older head names: its own, and those of the whole one that it adds to. `None` if one
+/// of the two cannot be read any longer.
+pub(crate) fn named_by(store: &Store, anchor: &Anchor, number: u64) -> Result<Option<Named>> {
+    let Side::Good(found) = side(store, anchor, (number, Twin::Head), None)? else {
+        return Ok(None);
+    };
+    let epoch = found.head.epoch;
+    let mut layers: BTreeSet<String> = names(&found.head).collect();
+    if let Some(base) = found.head.base {
+        let whole = (base.number, Twin::Head);
+        let Side::Good(whole) = side(store, anchor, whole, Some(base.hash))? else {
+            return Ok(None);
+        };
+        layers.extend(names(&whole.head));
+    }
+    Ok(Some(Named { epoch, layers }))
+}
+
+fn names(head: &Head) -> impl Iterator<Item = String> + '_ {
+    head.layers.iter().map(|layer| layer.name.clone())
+}
+
+/// What a head names.
+pub(crate) struct Named {
+    /// The epoch of its writer.
+    pub epoch: u64,
+    /// The names of layers.
+    pub layers: BTreeSet<String>,
+}
+
 /// The numbers of the heads, or of the copies, that a store lists.
 pub(crate) fn listed(store: &Store, folder: &str) -> Result<BTreeSet<u64>> {
     let listed = store.list(folder, MAX_HEADS)?;

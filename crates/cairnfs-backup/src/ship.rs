@@ -215,8 +215,8 @@ impl Shipper {
     pub fn make_room(&mut self) -> Result<bool> {
         self.fresh(|this| {
             let (_, objects) = this.writer.make_room()?;
-            let waste = this.care.delete_waste(&this.writer)?;
-            Ok(objects > 0 || waste)
+            let (_, waste) = this.care.delete_waste(&this.writer)?;
+            Ok(objects + waste > 0)
         })
     }
 
@@ -270,6 +270,10 @@ impl Shipper {
         let since = before.as_ref().map(|moment| moment.checkpoint.as_str());
         let checkpoint = source.checkpoint(since)?;
         if checkpoint.is_unchanged() && before.is_some() && is_newest {
+            // Whoever takes a backup over is its writer from now on, also if there is nothing to store.
+            if self.writer.takes_over() {
+                self.writer.begin()?;
+            }
             self.writer.check()?;
             return Ok(Shipped::Unchanged);
         }

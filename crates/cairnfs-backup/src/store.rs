@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
@@ -67,6 +67,8 @@ pub struct Listed {
     pub name: String,
     /// Its size.
     pub size: u64,
+    /// When it was stored, by the clock of the store.
+    pub stored: SystemTime,
 }
 
 /// What became of an object that must be new.
@@ -312,6 +314,7 @@ impl Store {
                 Ok(found.location.filename().map(|name| Listed {
                     name: name.to_owned(),
                     size: found.size,
+                    stored: found.last_modified.into(),
                 }))
             });
             named.try_collect::<Vec<_>>().await

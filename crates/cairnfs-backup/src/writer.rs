@@ -180,6 +180,12 @@ impl Writer {
         Ok(())
     }
 
+    /// Whether the newest head is one of another name, and this writer may go on there.
+    pub(crate) fn takes_over(&self) -> bool {
+        let newest = self.catalogue.newest();
+        newest.is_some_and(|newest| newest.writer.name != self.name.name)
+    }
+
     /// Its epoch, once it has begun.
     pub(crate) fn epoch(&self) -> Option<u64> {
         self.epoch
@@ -276,29 +282,6 @@ impl Writer {
         self.store.sweep("heads");
         self.store.sweep("copies");
         Ok(())
-    }
-
-    /// Deletes all layers that no moment has, and that no later writer can have stored; returns their
-    /// bytes and objects.
-    ///
-    /// # Errors
-    /// The store fails.
-    pub(crate) fn delete_garbage(&self) -> Result<(u64, u64)> {
-        let epoch = self.epoch.unwrap_or(0);
-        let moments = self.catalogue.moments().iter();
-        let layers = moments.flat_map(|moment| self.catalogue.layers_of(moment));
-        let used: BTreeSet<&str> = layers.map(|layer| layer.name.as_str()).collect();
-        let listed = self.store.list("layers", usize::MAX)?;
-        let garbage: Vec<&Listed> = unnamed(&listed, epoch, |layer| used.contains(layer)).collect();
-        let names: Vec<String> = garbage.iter().map(|found| layer_path(found)).collect();
-        self.store.delete(&names)?;
-        for folder in ["layers", "gone", ""] {
-            self.store.sweep(folder);
-        }
-        Ok((
-            garbage.iter().map(|found| found.size).sum(),
-            names.len() as u64,
-        ))
     }
 
     /// Bytes of a whole head with what is kept.

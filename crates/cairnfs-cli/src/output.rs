@@ -143,11 +143,17 @@ fn escaped(name: &[u8]) -> String {
 
 /// A time in a time zone, to the minute.
 pub fn local_time(time: Time, zone: &TimeZone) -> String {
+    local(time, zone, "%Y-%m-%d %H:%M")
+}
+
+/// The same with seconds, where several of a minute are listed.
+pub fn local_second(time: Time, zone: &TimeZone) -> String {
+    local(time, zone, "%Y-%m-%d %H:%M:%S")
+}
+
+fn local(time: Time, zone: &TimeZone, format: &str) -> String {
     match jiff::Timestamp::new(time.secs, time.nanos.try_into().unwrap_or(0)) {
-        Ok(stamp) => stamp
-            .to_zoned(zone.clone())
-            .strftime("%Y-%m-%d %H:%M")
-            .to_string(),
+        Ok(stamp) => stamp.to_zoned(zone.clone()).strftime(format).to_string(),
         Err(_) => format!("@{}", time.secs),
     }
 }

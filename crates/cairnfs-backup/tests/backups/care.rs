@@ -268,3 +268,90 @@ fn a_backup_that_names_all_it_can_goes_on_after_it_was_thinned() {
     shipper.ship(&volume, &Unwatched).unwrap();
     assert_eq!(objects.verify(&volume).len(), 2);
 }
+
+fn pruned(store: &Arc<Store>, count: u32, grace: Duration) -> cairnfs_backup::Pruned {
+    let options = PruneOptions {
+        keep: last(count),
+        grace,
+        ..PruneOptions::default()
+    };
+    prune(store, &options, &TimeZone::UTC, &Unwatched).unwrap()
+}
+
+/// Ages are those that the store tells, so that some time has to pass.
+const MOMENT: Duration = Duration::from_millis(200);
+
+#[test]
+fn a_prune_leaves_what_may_be_read_and_a_later_one_deletes_it() {
+    let (objects, volume) = (Objects::default(), Volume::new("v", 200));
+    let store = objects.client(Trouble::None);
+    let mut shipper = shipper(&store, &volume).unwrap();
+    for round in 0..4 {
+        volume.forget();
+        volume.write(0, 150, round);
+        shipper.ship(&volume, &Unwatched).unwrap();
+    }
+    let catalogue = Catalogue::open(&store).unwrap();
+    let open = |moment| {
+        let (store, seal) = (Arc::clone(&store), Arc::<Seal>::default());
+        let image = Image::open(store, seal, &catalogue, moment).unwrap();
+        MomentDevice::new(image, Cache::new(1 << 20, None).unwrap(), Fetch::Frame)
+    };
+    let reader = open(&catalogue.moments()[0]);
+    let first = pruned(&store, 3, LATER);
+    assert_eq!((first.removed.len(), first.objects), (1, 0));
+    assert_eq!(first.left_objects, 1);
+    assert!(first.left_bytes > 0);
+    std::thread::sleep(MOMENT);
+    // What was removed before that goes, what is removed now does not, however often prunes run.
+    let second = pruned(&store, 2, MOMENT);
+    assert_eq!((second.removed.len(), second.objects), (1, 1));
+    assert_eq!((second.bytes, second.left_objects), (first.left_bytes, 1));
+    let refused = reader.read_blocks(0, &mut [0; BLOCK]).unwrap_err();
+    assert!(matches!(refused, Error::Missing(_)), "{refused}");
+    let reader = open(&catalogue.moments()[1]);
+    for _ in 0..2 {
+        assert_eq!(pruned(&store, 2, LATER).left_objects, 1);
+    }
+    reader.read_blocks(0, &mut [0; BLOCK]).unwrap();
+    assert_eq!(pruned(&store, 2, AT_ONCE).objects, 1);
+    assert_eq!(layers(&objects), 2);
+    assert_eq!(objects.verify(&volume).len(), 2);
+}
+
+/// What a mount finds that was removed before it is not kept for the whole time again.
+#[test]
+fn prunes_and_mounts_delete_what_the_other_ones_have_left() {
+    let (objects, volume) = (Objects::default(), Volume::new("v", 200));
+    let store = objects.client(Trouble::None);
+    let ship = |shipper: &mut Shipper, seed| {
+        volume.forget();
+        volume.write(0, 150, seed);
+        shipper.ship(&volume, &Unwatched).unwrap();
+    };
+    let mut first = shipper(&store, &volume).unwrap();
+    (0..3).for_each(|seed| ship(&mut first, seed));
+    assert_eq!(pruned(&store, 1, LATER).left_objects, 2);
+    std::thread::sleep(MOMENT);
+    let mut second = shipper(&store, &volume).unwrap();
+    ship(&mut second, 9);
+    work(&mut second, MOMENT).unwrap();
+    assert_eq!(layers(&objects), 2);
+    // A backup that ends before its head: nobody has ever named its layer.
+    volume.forget();
+    volume.write(0, 150, 10);
+    let requests = store.asked().requests;
+    shipper(&store, &volume).unwrap();
+    let opening = store.asked().requests - requests;
+    let ends = (opening + 1..).find(|at| {
+        let dying = objects.client(Trouble::EndsAt(*at, true));
+        let ended = shipper(&dying, &volume).and_then(|mut s| s.ship(&volume, &Unwatched));
+        assert!(ended.is_err());
+        layers(&objects) == 3
+    });
+    assert!(ends.is_some());
+    assert_eq!(pruned(&store, 0, LATER).objects, 0);
+    std::thread::sleep(MOMENT);
+    assert_eq!(pruned(&store, 0, MOMENT).objects, 1);
+    assert_eq!(objects.verify(&volume).len(), 2);
+}

@@ -55,6 +55,30 @@ fn a_store_that_refuses_is_told_with_the_next_step_and_goes_on_afterwards() {
     }
 }
 
+/// The first thing that a writer stores is a head.
+#[test]
+fn a_store_that_is_full_at_a_head_says_what_can_be_done() {
+    let (objects, volume) = (Objects::default(), Volume::new("v", 200));
+    let (store, client) = objects.changeable();
+    volume.write(0, 50, 1);
+    let mut shipper = Shipper::open(Arc::clone(&store), &volume, options()).unwrap();
+    client.set(Trouble::Refuses(Refusal::Full));
+    let full = shipper.ship(&volume, &Unwatched).unwrap_err();
+    assert!(matches!(full, Error::Unclear { .. }) && full.is_full());
+    let text = full.to_string();
+    for words in [
+        "cannot store head 1",
+        "the store is full",
+        "prune URL --grace 0",
+        "a mount tries again by itself",
+    ] {
+        assert!(text.contains(words), "{text}");
+    }
+    client.set(Trouble::None);
+    shipper.ship(&volume, &Unwatched).unwrap();
+    assert_eq!(objects.verify(&volume).len(), 1);
+}
+
 #[test]
 fn a_backup_is_begun_in_no_store_that_refuses() {
     for (refusal, words) in [

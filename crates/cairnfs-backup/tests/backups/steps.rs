@@ -1,6 +1,7 @@
 //! Random changes, backups, prunes and forgotten checkpoints.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use cairnfs_backup::{Keep, PruneOptions, Shipper, Unwatched, WriterOptions, prune};
 use jiff::tz::TimeZone;
@@ -17,7 +18,7 @@ enum Step {
     Tidy,
     Restart,
     Forget,
-    Prune(u32, u32),
+    Prune(u32, u32, bool),
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -28,7 +29,8 @@ fn step() -> impl Strategy<Value = Step> {
         2 => Just(Step::Tidy),
         1 => Just(Step::Restart),
         1 => Just(Step::Forget),
-        1 => (0_u32..3, 0_u32..4).prop_map(|(last, daily)| Step::Prune(last, daily)),
+        1 => (0_u32..3, 0_u32..4, any::<bool>())
+            .prop_map(|(last, daily, waits)| Step::Prune(last, daily, waits)),
     ]
 }
 
@@ -51,9 +53,10 @@ proptest! {
                 Step::Tidy => shipper.tidy(&Unwatched).unwrap(),
                 Step::Restart => shipper = open(),
                 Step::Forget => volume.forget(),
-                Step::Prune(last, daily) => {
+                Step::Prune(last, daily, waits) => {
                     let keep = Keep { last, daily, ..Keep::default() };
-                    let options = PruneOptions { keep, ..PruneOptions::default() };
+                    let grace = Duration::from_secs(if waits { 3600 } else { 0 });
+                    let options = PruneOptions { keep, grace, ..PruneOptions::default() };
                     let pruned = prune(&store, &options, &TimeZone::UTC, &Unwatched).unwrap();
                     prop_assert_eq!(objects.verify(&volume).len() as u64, pruned.kept);
                 }

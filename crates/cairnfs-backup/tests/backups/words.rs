@@ -24,7 +24,8 @@ fn says(error: impl fmt::Display, words: &str) {
 fn an_empty_place_has_no_backup() {
     let objects = Objects::default();
     let why = Catalogue::open(&objects.client(Trouble::None)).unwrap_err();
-    says(why, "there is no backup here");
+    says(&why, "there is no backup here");
+    says(why, "its disk mounted?");
 }
 
 #[test]

@@ -25,6 +25,19 @@ fn ship(objects: &Objects, volume: &Volume, options: WriterOptions) -> Result<Sh
 }
 
 #[test]
+fn a_take_over_counts_also_if_nothing_has_changed() {
+    let (objects, volume) = (Objects::default(), Volume::new("v", 100));
+    volume.write(0, 10, 1);
+    ship(&objects, &volume, options("first", false)).unwrap();
+    let taken = ship(&objects, &volume, options("second", true)).unwrap();
+    assert_eq!(taken, Shipped::Unchanged);
+    ship(&objects, &volume, options("second", false)).unwrap();
+    let refused = ship(&objects, &volume, options("first", false)).unwrap_err();
+    assert!(matches!(refused, Error::OtherWriter { writer } if writer == "second"));
+    assert_eq!(objects.verify(&volume).len(), 1);
+}
+
+#[test]
 fn a_second_writer_is_refused_until_it_takes_over() {
     let (objects, volume) = (Objects::default(), Volume::new("v", 100));
     volume.write(0, 10, 1);

@@ -11,7 +11,7 @@ use cairnfs_backup::{Error, Image, restore};
 use serde::Serialize;
 
 use crate::cmd::backup::{AtArgs, KeyArgs, Opened, Shown, failure, interruption, rate};
-use crate::failure::{AnyError, shown};
+use crate::failure::{AnyError, Failure, shown};
 use crate::output::{self, local_time, utc_time};
 use crate::size::human;
 use crate::stage::Stage;
@@ -82,7 +82,15 @@ pub fn run(args: &Args) -> Result<ExitCode, AnyError> {
     let (store, seal) = (Arc::clone(&opened.store), Arc::clone(&opened.seal));
     let image = Image::open(store, seal, &opened.catalogue, &moment).map_err(wrong)?;
     let watch = Shown::new(&stage, "restoring", args.quiet || args.json);
-    restore(&image, file.file(), &watch).map_err(wrong)?;
+    restore(&image, file.file(), &watch).map_err(|why| match why {
+        why if why.is_full_here() => Failure::new(shown(&args.file), why).hint(
+            format_args!(
+                "nothing is left of it; the moment has {} of contents: give a file where there is so much space",
+                human(moment.live * 4096)
+            ),
+        ),
+        other => wrong(other),
+    })?;
     drop(watch);
     file.complete()?;
     let asked = opened.store.asked();

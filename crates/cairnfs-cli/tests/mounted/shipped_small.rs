@@ -228,6 +228,9 @@ fn a_prune_makes_space_in_a_store_that_has_none() {
     place.fails(&["backup", "v.cairn", "b"], 1, &["make space"]);
     change(9, 100);
     small.fill();
+    let says = ["b/new: ", "nothing is left of it", "where there is so much"];
+    place.fails(&["restore-from", "b", "b/new"], 1, &says);
+    assert!(!place.beside("b/new").exists());
     place.fails(&["backup", "v.cairn", "b"], 1, &[]);
     place.ok(&["backup", "prune", "b", "--keep-last", "1"]);
     assert_eq!(moments(&place).len(), 1);

@@ -81,6 +81,15 @@ fn check_finds_damage_and_prune_leaves_what_the_rules_keep() {
         (&pruned["kept"], pruned["removed"].as_array().unwrap().len()),
         (&2.into(), 1)
     );
+    // Somebody may be reading what went.
+    assert_eq!(pruned["objects"], 0, "{pruned}");
+    let told = p.ok(&["backup", "prune", "b", "--grace", "90m"]);
+    assert!(told.contains("stay for 1h 30m for programs"), "{told}");
+    assert!(told.contains("--grace 0: at once"), "{told}");
+    p.fails(&["backup", "prune", "b", "--grace", "soon"], 2, "90s");
+    let told = p.ok(&["backup", "prune", "b", "--grace", "0"]);
+    assert!(!told.contains("stay for"), "{told}");
+    assert!(!told.contains("in 0 objects"), "{told}");
     assert!(p.ok(&["backup", "check", "b"]).contains("2 moments"));
     p.ok(&["restore-from", "b", "kept"]);
     assert_eq!(contents(&p, "kept"), "three");
@@ -177,7 +186,16 @@ fn encrypted_backup_needs_its_passphrase() {
     );
     p.ok(&["restore-from", "b", "new", "--passphrase-file", "right"]);
     assert_eq!(contents(&p, "new"), "secret");
-    p.ok(&["backup", "check", "b"]);
+    // Without the key a check says what it leaves out, and is refused where that was asked for.
+    let out = p.run(&["backup", "check", "b"]);
+    assert!(out.status.success());
+    let warning = String::from_utf8_lossy(&out.stderr);
+    assert!(warning.contains("no moment was checked"), "{warning}");
+    for asked in [&["--drill"][..], &["--at", "now"]] {
+        let check = [&["backup", "check", "b"], asked].concat();
+        p.fails(&check, 8, "--identity FILE");
+        p.ok(&[&check[..], &["--passphrase-file", "right"]].concat());
+    }
 }
 
 #[test]
@@ -189,7 +207,9 @@ fn wrong_places_and_words_are_told() {
         1,
         "there is no backup here",
     );
-    p.fails(&["backup", "list", "ftp://host/x"], 1, "ftp://host/x");
+    p.fails(&["backup", "list", "ftp://host/x"], 1, "ftp://host/x: this");
+    p.fails(&["backup", "v.img", "v.img"], 1, "v.img is a file");
+    p.fails(&["backup", "v.img", ""], 1, "give a directory or a URL");
     p.fails(&["backup"], 2, "URL");
     p.fails(&["backup", "prune", "b", "--keep-within", "soon"], 2, "12h");
     p.ok(&["backup", "v.img", "b"]);

@@ -14,7 +14,7 @@ use cairnfs_backup::{
 use cairnfs_check::CheckOptions;
 use serde::Serialize;
 
-use super::{AtArgs, KeyArgs, Opened, Shown, failure, interruption};
+use super::{AtArgs, KeyArgs, Opened, Shown, failure, interruption, warn};
 use crate::failure::{AnyError, Explain, Failure};
 use crate::output::{self, Progress, counted, local_time};
 use crate::size::human;
@@ -38,7 +38,7 @@ Reads all objects and compares every hash, down from the newest head; then the
 newest moment (or that of --at) is checked as `cairnfs check --data` does. With
 --drill a moment drawn by lot is restored into a temporary file in TMPDIR and
 checked there. Without the key of an encrypted backup hashes are compared, but
-no moment is checked.
+no moment is checked, which a warning says; --drill and --at are refused.
 
 Exit codes, as in fsck(8): 0 no errors, 4 errors found, 8 the backup could not be
 checked, 2 wrong arguments.";
@@ -89,11 +89,18 @@ pub fn run(args: &Args) -> Result<ExitCode, AnyError> {
     let wrong = |e: &Error| match e {
         Error::Interrupted => failure(&args.url, e),
         _ if e.is_damage() => failure(&args.url, e).code(ERRORS),
+        _ if e.is_full_here() => failure(&args.url, e)
+            .hint("TMPDIR names a directory with space for the contents of the moment")
+            .code(OPERATIONAL),
         _ => failure(&args.url, e).code(OPERATIONAL),
     };
     let stage = Stage::own()?;
     let opened = Opened::open(&args.url, &args.key, &interruption(&stage)?);
     let opened = opened.map_err(|f| f.code(OPERATIONAL))?;
+    let opens = opened.seal.opens();
+    if !opens && (args.drill || args.at.is_given()) {
+        return Err(failure(&args.url, &Error::Sealed).code(OPERATIONAL).into());
+    }
     let watch = Shown::new(&stage, "reading", args.quiet || args.json);
     let report = check_store(
         &opened.store,
@@ -105,7 +112,14 @@ pub fn run(args: &Args) -> Result<ExitCode, AnyError> {
     let mut report = report.map_err(|e| wrong(&e))?;
     drop(watch);
     let mut checked = None;
-    if !args.quick && opened.seal.opens() && !opened.catalogue.moments().is_empty() {
+    if !args.quick && !opens {
+        warn(&format!(
+            "{}: hashes were compared, but no moment was checked as a volume: that needs --passphrase-file or \
+             --identity",
+            args.url
+        ));
+    }
+    if !args.quick && opens && !opened.catalogue.moments().is_empty() {
         let moment = choose(args, &opened)?;
         let found = check_moment(args, &opened, &moment, &stage);
         match found {

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::{Damaged, KeyArgs, Opened};
 use crate::failure::AnyError;
-use crate::output::{self, counted, local_time, utc_time};
+use crate::output::{self, counted, local_second, utc_time};
 use crate::size::human;
 
 const EXAMPLES: &str = "\
@@ -18,7 +18,7 @@ Examples:
   cairnfs backup list s3://bucket/disk --json | jq -r '.moments[].time'
 
 Times are those of the machine that had the volume, shown in the local time
-zone. The last line has the hash of the newest head, which stands for everything
+zone; --at of other commands takes the number of a moment as well. The last line has the hash of the newest head, which stands for everything
 that is kept: note it elsewhere to notice that a store was set back.
 
 Exit codes: 0 listed, 1 not listed, 2 wrong arguments.";
@@ -103,7 +103,7 @@ pub fn run(args: &Args) -> Result<ExitCode, AnyError> {
             out,
             "{:>8}  {:<25}  {:>10}  {:>10}",
             row.number,
-            local_time(moment.time().into(), &zone),
+            local_second(moment.time().into(), &zone),
             human(row.stored),
             human(row.size)
         )?;

@@ -18,15 +18,19 @@ Examples:
   cairnfs backup prune s3://bucket/disk --keep-daily 7 --keep-weekly 5 --dry-run
   cairnfs backup prune s3://bucket/disk --keep-last 10 --keep-within 2d
   cairnfs backup prune s3://bucket/disk              no moments, garbage only
+  cairnfs backup prune s3://bucket/disk --grace 0    all of that, at once
 
 A moment is kept if one of the rules keeps it: the last N, or the last one of
 each of the last N hours, days, weeks, months or years that have one, or all that
 are at most as old as TIME when the newest one was made. The newest moment is
 always kept. Layers that all kept moments use together are merged, and what
-interrupted backups have left is removed. A backup that runs meanwhile begins
-again by itself. Without the key of an encrypted backup, layers are not merged.
-In a store without space, what can go without storing anything goes first; if
-there is nothing of that, the prune says how much space it needs to begin.
+interrupted backups have left is removed. What a restore or `mount --at` may be
+reading stays for --grace, an hour if not given, after it was removed or merged:
+the next prune after that deletes it, or a mount with -o backup=. --grace 0
+deletes at once. A backup that runs meanwhile begins again by itself. Without the key of an encrypted backup, layers are not merged.
+In a store without space nothing stays for --grace, and what can go without
+storing anything goes first; if there is nothing of that, the prune says how much
+space it needs to begin.
 A mount with -o backup= prunes by itself: backup-keep-last= and so on.
 
 Exit codes: 0 pruned, 1 not, or not all of it, 2 wrong arguments.";
@@ -58,6 +62,9 @@ pub struct Args {
     /// Keep all moments within TIME before the newest one, such as 12h or 7d
     #[arg(long, value_name = "TIME", value_parser = within)]
     keep_within: Option<std::time::Duration>,
+    /// Keep what moments needed until now for TIME, for programs that read it: 0, 30m, 6h
+    #[arg(long, value_name = "TIME", default_value = "1h", value_parser = grace)]
+    grace: std::time::Duration,
     /// Only tell which moments would go
     #[arg(short = 'n', long)]
     dry_run: bool,
@@ -75,6 +82,18 @@ fn within(text: &str) -> Result<std::time::Duration, String> {
     cairnfs::refs::duration_named(text).map_err(|e| e.to_string())
 }
 
+fn grace(text: &str) -> Result<std::time::Duration, String> {
+    match text {
+        "0" => Ok(std::time::Duration::ZERO),
+        other => within(other),
+    }
+}
+
+fn for_people(time: std::time::Duration) -> String {
+    let time = jiff::SignedDuration::try_from(time);
+    format!("{:#}", time.unwrap_or(jiff::SignedDuration::MAX))
+}
+
 #[derive(Serialize)]
 struct Json {
     dry_run: bool,
@@ -82,6 +101,8 @@ struct Json {
     kept: u64,
     bytes: u64,
     objects: u64,
+    left_bytes: u64,
+    left_objects: u64,
     merged_layers: u64,
     has_no_space: bool,
 }
@@ -101,6 +122,7 @@ pub fn run(args: &Args) -> Result<ExitCode, AnyError> {
             within: args.keep_within,
             ..Keep::default()
         },
+        grace: args.grace,
         dry_run: args.dry_run,
         key: args.key.key()?,
     };
@@ -126,6 +148,8 @@ pub fn run(args: &Args) -> Result<ExitCode, AnyError> {
             kept: pruned.kept,
             bytes: pruned.bytes,
             objects: pruned.objects,
+            left_bytes: pruned.left_bytes,
+            left_objects: pruned.left_objects,
             merged_layers: pruned.merged,
             has_no_space: pruned.has_no_space,
         })?;
@@ -146,13 +170,24 @@ fn tell(args: &Args, pruned: &Pruned) -> io::Result<()> {
         writeln!(out, "{verb}: moment {} of {time}", moment.number)?;
     }
     let kept = counted(pruned.kept, "moment", "moments");
-    match args.dry_run {
-        true => writeln!(out, "{kept} would be kept"),
-        false => writeln!(
-            out,
-            "Kept {kept}; freed {} in {}",
-            human(pruned.bytes),
-            counted(pruned.objects, "object", "objects")
-        ),
+    if args.dry_run {
+        return writeln!(out, "{kept} would be kept");
     }
+    writeln!(
+        out,
+        "Kept {kept}; freed {} in {}",
+        human(pruned.bytes),
+        counted(pruned.objects, "object", "objects")
+    )?;
+    if pruned.left_objects > 0 {
+        writeln!(
+            out,
+            "{} in {} stay for {} for programs that read them; a later prune, or a mount that ships, deletes \
+             them (--grace 0: at once)",
+            human(pruned.left_bytes),
+            counted(pruned.left_objects, "object", "objects"),
+            for_people(args.grace)
+        )?;
+    }
+    Ok(())
 }

@@ -5,15 +5,14 @@
 //! of a failure here; that is logged and shown, and tried again after a pause.
 
 use std::sync::Arc;
-use std::sync::mpsc::Sender;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use cairnfs::refs::local_zone;
-use cairnfs_backup::{Done, Error, Job, Keep, Rules, Shipper};
+use cairnfs_backup::{Done, Error, Keep, Rules, Shipper};
 use cairnfs_fuse::MountOptions;
 
-use super::{Order, Orders, UntilLast};
+use super::{Order, Orders, UntilLast, caught};
 
 /// Moments that are stored before it is looked again which ones go.
 const MOMENTS: u32 = 64;
@@ -113,14 +112,22 @@ impl Care {
         }
         match shipper.next_job(self.grace) {
             Ok(None) => {}
-            Ok(Some(job)) => self.spawn(job),
+            Ok(Some(job)) => {
+                let orders = Arc::clone(&self.orders);
+                self.spawn(move || job.run(&UntilLast(&orders.ending)));
+            }
             failed => self.note(failed.map(drop)),
         }
     }
 
-    fn spawn(&mut self, job: Job) {
-        let (orders, to) = (Arc::clone(&self.orders), self.orders.to.clone());
-        let work = move || run(&job, &orders, &to);
+    /// Does a job, which ends early for a last moment, and tells what became of it, also if it panics.
+    fn spawn(&mut self, job: impl FnOnce() -> cairnfs_backup::Result<Done> + Send + 'static) {
+        let to = self.orders.to.clone();
+        let work = move || {
+            let done = caught("a thread of its care has panicked", job);
+            // Who takes it may have ended.
+            let _ = to.send(Order::Done(Box::new(done)));
+        };
         let thread = thread::Builder::new().name("cairnfs-care".into());
         match thread.spawn(work) {
             Ok(thread) => self.job = Some(thread),
@@ -135,6 +142,9 @@ impl Care {
     pub fn job_done(&mut self, done: cairnfs_backup::Result<Done>, shipper: Option<&mut Shipper>) {
         self.join();
         let Some(shipper) = shipper else {
+            if done.is_err() {
+                self.note(done.map(drop));
+            }
             return;
         };
         let taken = done.and_then(|done| shipper.job_done(done));
@@ -160,10 +170,9 @@ impl Care {
     }
 
     fn join(&mut self) {
-        if let Some(job) = self.job.take()
-            && job.join().is_err()
-        {
-            tracing::error!("a thread of the backup has panicked");
+        if let Some(job) = self.job.take() {
+            // Its panics are caught.
+            let _ = job.join();
         }
     }
 }
@@ -174,9 +183,27 @@ impl Drop for Care {
     }
 }
 
-/// Ends early for a last moment.
-fn run(job: &Job, orders: &Orders, to: &Sender<Order>) {
-    let done = job.run(&UntilLast(&orders.ending));
-    // Who has sent it may have ended.
-    let _ = to.send(Order::Done(Box::new(done)));
+#[cfg(test)]
+mod tests {
+    use super::super::tests::orders;
+    use super::*;
+
+    #[test]
+    fn a_panic_of_a_job_is_shown_and_another_job_can_follow() {
+        let (orders, taken) = orders();
+        let mut care = Care::new(&orders, "url", &MountOptions::default());
+        for failures in 1..3 {
+            care.spawn(|| panic!("on purpose"));
+            let Ok(Order::Done(done)) = taken.recv_timeout(Duration::from_secs(60)) else {
+                panic!("nothing was told");
+            };
+            care.job_done(*done, None);
+            assert!(care.job.is_none());
+            let now = orders.record.now();
+            assert!(now.care_failing && !now.failing);
+            assert_eq!(now.care_failures, failures);
+            let text = now.last_care_error.unwrap().text;
+            assert!(text.contains("has panicked: on purpose"), "{text}");
+        }
+    }
 }

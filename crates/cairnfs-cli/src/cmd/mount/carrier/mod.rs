@@ -12,6 +12,7 @@ mod waits;
 mod work;
 
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -109,11 +110,11 @@ pub(super) fn check(options: &MountOptions) -> Result<(), String> {
     if let Some(Err(why)) = recipient.map(|key| key.encryption()) {
         return Err(format!("mount option backup-recipient: {why}"));
     }
-    let usable = options.backup.as_deref().map(cairnfs_backup::usable);
-    match usable {
-        Some(Err(why)) => Err(format!("mount option backup: {why}")),
-        Some(Ok(())) | None => Ok(()),
-    }
+    let Some(url) = options.backup.as_deref() else {
+        return Ok(());
+    };
+    cairnfs_backup::usable(url)
+        .map_err(|why| format!("mount option backup: {}: {why}", cairnfs_backup::shown(url)))
 }
 
 impl Orders {
@@ -160,6 +161,19 @@ impl Orders {
     /// What is to be said when the receiver of [`Self::ship`] gets nothing.
     pub fn why_ended(&self) -> String {
         format!("the backup has ended{}", self.last_failure())
+    }
+
+    /// Runs the whole of the thread. Attempts and jobs survive their panics; one in between ends the backup,
+    /// which is shown as any other end.
+    fn carry(&self, work: impl FnOnce()) {
+        let ended = caught("the thread of the backup has panicked", || {
+            work();
+            Ok(())
+        });
+        if let Err(why) = ended {
+            self.record.failed(&why, true);
+            tracing::error!("{}: the backup has ended: {why}", self.record.now().url);
+        }
     }
 
     fn last_failure(&self) -> String {
@@ -210,7 +224,7 @@ impl Carrier {
         let thread = thread::Builder::new().name("cairnfs-carrier".into());
         let thread = thread.spawn(move || {
             let _closed = of_thread.waits.as_deref().map(waits::Closed);
-            work.run(&taken);
+            of_thread.carry(|| work.run(&taken));
         })?;
         Ok(Self {
             orders,
@@ -233,10 +247,60 @@ impl Drop for Carrier {
         self.orders.ending.at_once.store(true, Ordering::Relaxed);
         // It may have ended already.
         let _ = self.orders.to.send(Order::End);
-        if let Some(thread) = self.thread.take()
-            && thread.join().is_err()
-        {
-            tracing::error!("the thread of the backup has panicked");
+        if let Some(thread) = self.thread.take() {
+            // Its panics are caught.
+            let _ = thread.join();
         }
+    }
+}
+
+/// Runs a part of the backup; its panic is a failure like others, which `what` says, so that it is logged
+/// and shown, and tried again.
+fn caught<T>(
+    what: &'static str,
+    work: impl FnOnce() -> cairnfs_backup::Result<T>,
+) -> cairnfs_backup::Result<T> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<&str>().copied();
+        let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+        Err(Error::Host {
+            what,
+            source: Arc::new(io::Error::other(text.unwrap_or("no text").to_owned())),
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    pub(super) fn orders() -> (Arc<Orders>, Receiver<Order>) {
+        let options = MountOptions {
+            backup: Some("/nowhere".into()),
+            ..MountOptions::default()
+        };
+        Orders::of(&options).unwrap().unwrap()
+    }
+
+    #[test]
+    fn a_panic_of_the_thread_ends_the_backup_and_is_shown() {
+        let (orders, _taken) = orders();
+        orders.carry(|| ());
+        assert!(!orders.record.now().failing);
+        orders.carry(|| panic!("on {}", "purpose"));
+        let now = orders.record.now();
+        assert!(now.failing && now.ended);
+        let text = now.last_error.unwrap().text;
+        assert!(text.contains("has panicked: on purpose"), "{text}");
+        assert!(orders.why_ended().contains("on purpose"));
+    }
+
+    #[test]
+    fn a_panic_of_an_attempt_is_a_failure() {
+        let failed = caught("it has panicked", || -> cairnfs_backup::Result<()> {
+            panic!("static")
+        });
+        assert_eq!(failed.unwrap_err().to_string(), "it has panicked: static");
+        assert_eq!(caught("", || Ok(1)).unwrap(), 1);
     }
 }

@@ -18,7 +18,7 @@ use cairnfs_backup::{
 use cairnfs_fuse::{MountOptions, Sessions};
 
 use super::care::Care;
-use super::{Order, Orders, Outcome, Stored};
+use super::{Order, Orders, Outcome, Stored, caught};
 use crate::cmd::backup::now::writer_name;
 use crate::cmd::mount::opening::OpenVolume;
 use crate::roots::name_of;
@@ -108,7 +108,7 @@ impl Work {
             }
             let waits = self.orders.waits.clone();
             let mark = waits.as_ref().map_or(0, |waits| waits.mark());
-            let outcome = self.ship(asked.fetches);
+            let outcome = caught("an attempt has panicked", || self.ship(asked.fetches));
             let goes_on = self.note(&outcome, &mut pause);
             if let Some(waits) = waits {
                 waits.answer(mark, outcome.is_ok());
