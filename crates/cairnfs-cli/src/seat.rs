@@ -98,10 +98,7 @@ impl Seat {
     /// Whether the mount is still in the table.
     pub fn is_there(&self) -> bool {
         let table = mountinfo::list(Path::new("/proc/self/mountinfo"));
-        let own = &self.entry;
-        let is_own =
-            |e: &MountEntry| (e.id, &e.device, &e.source) == (own.id, &own.device, &own.source);
-        table.iter().any(is_own)
+        table.iter().any(|entry| is_same(entry, &self.entry))
     }
 }
 
@@ -116,6 +113,12 @@ pub fn entry_of(dir: &Path) -> Result<Option<MountEntry>, Failure> {
         Err(e) if mountinfo::is_dead(&e) => Err(gone(dir)),
         Err(e) => Err(e).explain(shown(dir)),
     }
+}
+
+/// Whether two lines of the table, read at different times, are of one mount. The kernel uses its
+/// numbers again.
+pub fn is_same(a: &MountEntry, b: &MountEntry) -> bool {
+    (a.id, &a.device, &a.source) == (b.id, &b.device, &b.source)
 }
 
 /// A mount for a daemon, which knows the name of a branch that it shows.
