@@ -80,7 +80,7 @@ impl Seat {
     /// The name of the branch or snapshot; `None` if it is that of the volume, or has none.
     pub fn branch(&self) -> Option<&str> {
         let told = self.tree.as_ref().map(|tree| tree.name.as_str());
-        told.or_else(|| self.branch_by_source())
+        told.or_else(|| mountinfo::branch_of(&self.entry.source, &self.volume))
     }
 
     /// Whether a snapshot is mounted.
@@ -88,20 +88,10 @@ impl Seat {
         self.tree.as_ref().is_some_and(|tree| tree.is_snapshot)
     }
 
-    /// The name as the table of mounts has it.
-    fn branch_by_source(&self) -> Option<&str> {
-        let source = mountinfo::bytes(&self.entry.source);
-        let name = source.strip_prefix(mountinfo::bytes(&self.volume))?;
-        std::str::from_utf8(name.strip_prefix(b"@")?).ok()
-    }
-
     /// Whether the mount is still in the table.
     pub fn is_there(&self) -> bool {
         let table = mountinfo::list(Path::new("/proc/self/mountinfo"));
-        let own = &self.entry;
-        let is_own =
-            |e: &MountEntry| (e.id, &e.device, &e.source) == (own.id, &own.device, &own.source);
-        table.iter().any(is_own)
+        table.iter().any(|entry| is_same(entry, &self.entry))
     }
 }
 
@@ -116,6 +106,12 @@ pub fn entry_of(dir: &Path) -> Result<Option<MountEntry>, Failure> {
         Err(e) if mountinfo::is_dead(&e) => Err(gone(dir)),
         Err(e) => Err(e).explain(shown(dir)),
     }
+}
+
+/// Whether two lines of the table, read at different times, are of one mount. The kernel uses its
+/// numbers again.
+pub fn is_same(a: &MountEntry, b: &MountEntry) -> bool {
+    (a.id, &a.device, &a.source) == (b.id, &b.device, &b.source)
 }
 
 /// A mount for a daemon, which knows the name of a branch that it shows.

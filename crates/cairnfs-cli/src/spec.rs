@@ -7,7 +7,8 @@
 //! 3. Otherwise it is a host path.
 //!
 //! So `disk.img:/etc/motd` is inside `disk.img`, and `dir/a:b` is a host path unless a file
-//! `dir/a` exists and `dir/a:b` does not. From the crate this uses only failures.
+//! `dir/a` exists and `dir/a:b` does not. From the crate this uses failures, and looks whether a
+//! mount is dead.
 
 use std::ffi::OsStr;
 use std::io::ErrorKind;
@@ -15,6 +16,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use crate::failure::{Failure, io_text, shown};
+use crate::seat;
 
 /// A path inside a volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,10 +31,11 @@ impl VolumePath {
     /// Parses an argument that must name a volume, with or without a path: `VOLUME[:PATH]`.
     ///
     /// # Errors
-    /// The named file or device does not exist.
+    /// The named file or device does not exist, or is in a mount whose daemon is gone.
     pub fn parse(arg: &OsStr) -> Result<Self, Failure> {
         let whole = Path::new(arg);
         if whole.is_dir() {
+            seat::refuse_dead(whole)?;
             return Err(Failure::new(shown(whole), "is a directory, not a volume"));
         }
         if whole.exists() {
@@ -41,7 +44,12 @@ impl VolumePath {
                 inside: Vec::new(),
             });
         }
-        split(arg, is_file).ok_or_else(|| no_volume(whole))
+        if let Some(inside) = split(arg, is_file) {
+            return Ok(inside);
+        }
+        // It cannot be asked what it is there.
+        seat::refuse_dead(whole)?;
+        Err(no_volume(whole))
     }
 
     /// As shown in messages.

@@ -118,18 +118,17 @@ pub fn volume_of(source: &Path) -> &Path {
     volume.filter(|v| is_branch_of(source, v)).unwrap_or(source)
 }
 
-/// The name of the branch or snapshot in the source of a mount; `None` for one that names a volume only.
-pub fn branch_of(source: &Path) -> Option<&str> {
-    let volume = without_branch(source).filter(|v| is_branch_of(source, v))?;
-    let rest = source.as_os_str().as_bytes();
-    let name = rest.get(volume.as_os_str().len() + 1..)?;
-    std::str::from_utf8(name).ok()
+/// The name in the source of a mount of a branch or snapshot of this volume; `None` for other sources.
+pub fn branch_of<'s>(source: &'s Path, volume: &Path) -> Option<&'s str> {
+    let name = bytes(source).strip_prefix(bytes(volume))?;
+    let name = std::str::from_utf8(name.strip_prefix(b"@")?).ok()?;
+    (!name.contains(['@', '/'])).then_some(name)
 }
 
 /// Whether the source is that of a branch of this volume. One that is itself the path of a file
 /// names that file. The file system is asked only about a source in the volume's directory.
 fn is_branch_of(source: &Path, volume: &Path) -> bool {
-    without_branch(source) == Some(volume) && !source.exists()
+    branch_of(source, volume).is_some() && !source.exists()
 }
 
 /// What is before the `@NAME` of a source that has the form of [`branch_source`].
@@ -281,13 +280,14 @@ mod tests {
         let volume = dir.path().join("a@b.cairn");
         let source = PathBuf::from(branch_source(&volume, "trial"));
         assert_eq!(volume_of(&source), volume);
-        assert_eq!(branch_of(&source), Some("trial"));
-        assert_eq!(branch_of(Path::new("/no/b.cairn")), None);
+        assert_eq!(branch_of(&source, &volume), Some("trial"));
+        assert_eq!(branch_of(&volume, &volume), None);
+        assert_eq!(branch_of(&source, Path::new("/no/b.cairn")), None);
+        assert_eq!(branch_of(&volume, &dir.path().join("a")), Some("b.cairn"));
         assert_eq!(volume_of(Path::new("/no/a@b/c")), Path::new("/no/a@b/c"));
         assert_eq!(volume_of(Path::new("c")), Path::new("c"));
         std::fs::write(&source, b"").unwrap();
         assert_eq!(volume_of(&source), source);
-        assert_eq!(branch_of(&source), None);
     }
 
     #[test]

@@ -14,6 +14,7 @@ use crate::cmd::mkfs;
 use crate::failure::{AnyError, Explain, Failure, shown};
 use crate::interrupt;
 use crate::output::{self, Progress};
+use crate::seat;
 use crate::spec::{VolumePath, meant_volume};
 use crate::tree::host::HostSource;
 use crate::tree::packed::unpacked;
@@ -158,17 +159,14 @@ impl Drop for Created {
 /// The destination in the volume. Makes the volume first with `--create`.
 fn place(args: &Args) -> Result<(VolumePath, Option<Created>), Failure> {
     let parsed = VolumePath::parse(&args.place);
-    if parsed.is_ok() || !args.create {
-        return parsed
-            .map(|place| (place, None))
-            .map_err(|f| match args.create {
-                true => f,
-                false => f.hint("to make the volume on the way: cairnfs import --create"),
-            });
-    }
     let whole = Path::new(&args.place);
-    if whole.is_dir() {
+    // In the place of a directory no volume can be made.
+    if parsed.is_ok() || seat::is_directory(whole) {
         return parsed.map(|place| (place, None));
+    }
+    if !args.create {
+        let hint = "to make the volume on the way: cairnfs import --create";
+        return parsed.map(|place| (place, None)).map_err(|f| f.hint(hint));
     }
     let volume = meant_volume(whole).unwrap_or_else(|| whole.to_owned());
     let options = MakeOptions {

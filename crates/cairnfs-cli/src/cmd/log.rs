@@ -1,15 +1,16 @@
 //! `cairnfs log`: the branches and snapshots of a volume.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
 use std::path::PathBuf;
 
 use anstyle::Style;
 use cairnfs::RootInfo;
+use cairnfs::refs::replaced;
 use jiff::tz::TimeZone;
 use serde::{Deserialize, Serialize};
 
-use crate::failure::{AnyError, Explain, shown};
+use crate::failure::{AnyError, Explain, show_bytes, shown};
 use crate::look::{self, Look};
 use crate::output::local_time;
 use crate::raw_path;
@@ -19,6 +20,7 @@ use crate::size::human;
 const EXAMPLES: &str = "\
 Examples:
   cairnfs log disk.img
+  cairnfs log --all disk.img             with every state that can be restored
   cairnfs log --json disk.img | jq -r '.roots[] | select(.kind == \"snapshot\").name'
 
 Oldest first. What is indented was forked from the line above the indentation.
@@ -26,7 +28,7 @@ The last column is the space that belongs to each alone: what dropping it frees.
 It is 0 while others were forked from it. What was changed in a mounted volume is
 merged first, so that it counts; what a program has written counts once it has
 reached the daemon (`cairnfs sync`). Besides branches and snapshots there
-are, without names:
+are:
 
 fork point     the state in which two branches parted. It holds what all of them
                have changed or removed since, and goes when one of them is left
@@ -34,6 +36,9 @@ fork point     the state in which two branches parted. It holds what all of them
 being dropped  its space, in the last column, is freed while the volume is in
                use; `cairnfs drop --wait` does it now. Also what a diff or
                publish needed for itself. All of these are one line, the last
+older          states of a branch that publishes and restores have replaced, but
+               for the newest three: one line for each branch, at the end, with
+               the sum of the last column. --all shows each in its place
 unfinished     what a publish, restore or receive had prepared when it was
                interrupted; the next command that writes, or mount, drops it
 
@@ -46,10 +51,19 @@ pub struct Args {
     /// The volume, or where it is mounted
     #[serde(with = "raw_path")]
     pub volume: PathBuf,
-    /// Print it as JSON
+    /// Show also each older state that a publish or restore has replaced
+    #[arg(short, long)]
+    all: bool,
+    /// Print it as JSON, with all states
     #[arg(long)]
     json: bool,
 }
+
+/// Replaced states of a branch that have lines of their own: the newest.
+const REPLACED_SHOWN: usize = 3;
+
+/// What is between the name of a branch and a time in the name of a replaced state.
+const UNDO: &str = ".undo-";
 
 #[derive(Serialize)]
 struct Json {
@@ -79,7 +93,13 @@ pub fn perform(args: &Args, roots: &Roots<'_>) -> Result<u8, AnyError> {
         })?;
     } else {
         let mut out = stage.out();
-        print(&mut out, (stage.look(), stage.zone()), &list, &own)?;
+        print(
+            &mut out,
+            (stage.look(), stage.zone()),
+            args.all,
+            &list,
+            &own,
+        )?;
         out.flush()?;
     }
     Ok(0)
@@ -112,14 +132,20 @@ fn style(root: &RootInfo) -> Style {
 fn print(
     out: &mut impl Write,
     (look, zone): (&Look, &TimeZone),
+    all: bool,
     list: &[RootInfo],
     own: &BTreeMap<u32, u64>,
 ) -> io::Result<()> {
     let own = |root: &RootInfo| own.get(&root.id).copied().unwrap_or(0);
     let (stays, dropped) = without_dropped(list);
+    let (stays, older) = match all {
+        true => (stays, BTreeMap::new()),
+        false => without_older(&stays),
+    };
+    let older = older.iter().map(|(of, older)| older_line(of, older, own));
     let lines = lines(&stays).into_iter();
     let lines = lines.map(|(depth, root)| (style(root), columns(depth, root, own(root), zone)));
-    let lines = lines.chain(dropped_line(&dropped, own));
+    let lines = lines.chain(older).chain(dropped_line(&dropped, own));
     let head = ["NAME", "KIND", "MADE", "OWN"].map(str::to_owned);
     let head = look.terminal.then_some((look::STRONG, head));
     let lines: Vec<(Style, [String; 4])> = head.into_iter().chain(lines).collect();
@@ -139,25 +165,87 @@ fn print(
 
 /// The roots that stay, each with the nearest ancestor that stays, and those that are being dropped.
 fn without_dropped(list: &[RootInfo]) -> (Vec<RootInfo>, Vec<&RootInfo>) {
+    let dropped: Vec<_> = list.iter().filter(|root| root.being_dropped).collect();
+    (without(list, |root| root.being_dropped), dropped)
+}
+
+/// The roots that are not left out, each with the nearest ancestor that is not.
+fn without(list: &[RootInfo], is_out: impl Fn(&RootInfo) -> bool) -> Vec<RootInfo> {
     let all: BTreeMap<u32, &RootInfo> = list.iter().map(|root| (root.id, root)).collect();
-    let (dropped, stays): (Vec<_>, Vec<_>) = list.iter().partition(|root| root.being_dropped);
     // In a damaged volume parents may form a circle.
     let above = |root: &RootInfo| {
         let mut parent = root.parent;
         for _ in list {
-            let gone = all.get(&parent?).filter(|parent| parent.being_dropped);
-            match gone {
-                Some(gone) => parent = gone.parent,
+            let out = all.get(&parent?).filter(|parent| is_out(parent));
+            match out {
+                Some(out) => parent = out.parent,
                 None => return parent,
             }
         }
         None
     };
-    let stays = stays.into_iter().map(|root| RootInfo {
+    let stays = list.iter().filter(|root| !is_out(root));
+    let stays = stays.map(|root| RootInfo {
         parent: above(root),
         ..root.clone()
     });
-    (stays.collect(), dropped)
+    stays.collect()
+}
+
+/// The roots without the older replaced states of each branch, and these, by what their names begin
+/// with. One from which something was forked stays. Fork points go that are none without them.
+fn without_older(list: &[RootInfo]) -> (Vec<RootInfo>, BTreeMap<String, Vec<RootInfo>>) {
+    let all: BTreeMap<u32, &RootInfo> = list.iter().map(|root| (root.id, root)).collect();
+    let mut children: BTreeMap<u32, usize> = BTreeMap::new();
+    for parent in list.iter().filter_map(|root| root.parent) {
+        *children.entry(parent).or_default() += 1;
+    }
+    let mut older: BTreeMap<String, Vec<RootInfo>> = BTreeMap::new();
+    for root in replaced(list) {
+        let name = root.name.as_deref().unwrap_or_default();
+        if let Some((branch, _)) = name.rsplit_once(UNDO)
+            && !children.contains_key(&root.id)
+        {
+            let of = format!("{branch}{UNDO}");
+            older.entry(of).or_default().push(root.clone());
+        }
+    }
+    older.retain(|_, states| {
+        states.truncate(states.len().saturating_sub(REPLACED_SHOWN));
+        // A line for one would save none.
+        states.len() > 1
+    });
+    let mut out: BTreeSet<u32> = BTreeSet::new();
+    let mut todo: Vec<u32> = older.values().flatten().map(|root| root.id).collect();
+    let mut parted = BTreeSet::new();
+    while let Some(id) = todo.pop() {
+        out.insert(id);
+        let parent = all.get(&id).and_then(|root| all.get(&root.parent?));
+        let Some(parent) = parent.filter(|parent| !parent.writable && parent.name.is_none()) else {
+            continue;
+        };
+        parted.insert(parent.id);
+        if let Some(left) = children.get_mut(&parent.id) {
+            *left = left.saturating_sub(1);
+            if *left == 0 {
+                todo.push(parent.id);
+            }
+        }
+    }
+    out.extend(parted.iter().filter(|id| children.get(id) == Some(&1)));
+    (without(list, |root| out.contains(&root.id)), older)
+}
+
+/// The line of the older replaced states of a branch, whose names begin alike.
+fn older_line(
+    of: &str,
+    older: &[RootInfo],
+    own: impl Fn(&RootInfo) -> u64,
+) -> (Style, [String; 4]) {
+    let what = format!("{} older", older.len());
+    let name = format!("{}*", show_bytes(of.as_bytes()));
+    let bytes = older.iter().map(own).sum();
+    (look::FAINT, [name, what, String::new(), human(bytes)])
 }
 
 /// The line of all that is being dropped.
@@ -277,6 +365,47 @@ mod tests {
         assert!(dropped_line(&[], |_| 0).is_none());
         let circle = [gone(1, 2), gone(2, 1), root(3, "a", 2, 0, false)];
         assert_eq!(without_dropped(&circle).0[0].parent, None);
+    }
+
+    #[test]
+    fn older_replaced_states_are_one_line_for_each_branch() {
+        let undo = |id, parent| {
+            let name = format!("main.undo-20260131T1015{id:02}Z");
+            root(id, &name, parent, 10 * i64::from(id) - 195, false)
+        };
+        // Seven publishes, each at a fork point of its own; something was forked from the first state.
+        let mut list = vec![root(1, "main", 16, 0, true), root(2, "a", 20, 9, true)];
+        for at in 0..7 {
+            let above = if at == 0 { 0 } else { 9 + at };
+            list.push(root(10 + at, "", above, 10 * i64::from(at), false));
+            list.push(undo(20 + at, 10 + at));
+        }
+        let (stays, older) = without_older(&list);
+        let ids: Vec<u32> = older["main.undo-"].iter().map(|root| root.id).collect();
+        assert_eq!(ids, [21, 22, 23]);
+        let shown: Vec<(usize, u32)> = lines(&stays).iter().map(|(d, r)| (*d, r.id)).collect();
+        let expected = [
+            (0, 10),
+            (1, 20),
+            (1, 2),
+            (0, 14),
+            (1, 24),
+            (0, 15),
+            (1, 25),
+            (0, 16),
+            (1, 26),
+            (0, 1),
+        ];
+        assert_eq!(shown, expected);
+        let (_, line) = older_line("main.undo-", &older["main.undo-"], |_| 1 << 20);
+        assert_eq!(line, ["main.undo-*", "3 older", "", "3 MiB"]);
+        // A line for one state, and none for what was renamed.
+        list.truncate(2 + 2 * 5);
+        list.push(root(40, "main.undo-mine", 0, 1, false));
+        let (stays, older) = without_older(&list);
+        assert!(older.is_empty() && stays.len() == list.len());
+        let circle = [undo(1, 2), undo(2, 1)];
+        assert_eq!(without_older(&circle).0.len(), 2);
     }
 
     #[test]

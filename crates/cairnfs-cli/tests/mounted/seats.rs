@@ -139,6 +139,12 @@ fn dead_daemon_is_told_by_every_command() {
         (&["send", "m", "x", "-o", "out"], 1),
         (&["receive", "m", "v.cairn"], 1),
         (&["try", "--volume", "m", "true"], 125),
+        (&["ls", "m"], 1),
+        (&["cat", "m"], 1),
+        (&["mkdir", "m"], 1),
+        (&["rm", "m"], 1),
+        (&["export", "m", "out"], 1),
+        (&["import", ".", "m"], 1),
     ];
     let says = ["the daemon of this mount is gone; `cairnfs umount "];
     for (command, code) in commands {

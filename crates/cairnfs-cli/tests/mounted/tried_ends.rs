@@ -15,13 +15,18 @@ use crate::tried::{Gate, attempt, begun, code, forks, text};
 /// Runs `cairnfs try` with words in the directory of the mount, and `meanwhile` while its program, which
 /// writes `new`, waits.
 fn attempt_while(place: &Place, words: &[&str], meanwhile: impl FnOnce()) -> Output {
+    attempt_in(place, "m", words, meanwhile)
+}
+
+/// The same in the directory `dir` of a mount.
+fn attempt_in(place: &Place, dir: &str, words: &[&str], meanwhile: impl FnOnce()) -> Output {
     // The last word is the name of the fork.
     let gate = Gate::new(place, words.last().unwrap());
     // The working directory keeps nothing in use.
     let script = format!("echo new > d/new; cd /; {}", gate.script());
     thread::scope(|scope| {
         let words = [words, &["sh", "-c", &script]].concat();
-        let volume = ["--volume", "m"];
+        let volume = ["--volume", dir];
         let tried = scope.spawn(move || {
             let mut command = place.command(&["try"]);
             command.args(volume).args(words).output().unwrap()
@@ -162,6 +167,74 @@ fn fork_whose_base_is_unmounted_is_kept_and_named() {
         assert_eq!(fs::read(place.at("d/new")).unwrap(), b"new\n");
         fs::remove_file(place.at("d/new")).unwrap();
     }
+    place.finish();
+}
+
+#[test]
+fn fork_to_drop_is_dropped_also_if_its_base_was_unmounted() {
+    if !able(&["mkfifo"]) {
+        return;
+    }
+    let _copies = MOUNT_COPIES.read().unwrap_or_else(PoisonError::into_inner);
+    let mut place = begun();
+    place.ok(&["branch", "m", "base"]);
+    place.mount_beside("branch=base", "b");
+    let drop = |name| ["--beside", "--drop", "--name", name];
+    // While the daemon serves another mount, and when it has ended.
+    let served = attempt_in(&place, "b", &drop("it"), || place.umount_beside("b"));
+    let log = place.ok(&["log", "--json", "m"]);
+    let last = attempt_while(&place, &drop("too"), || {
+        place.ok(&["umount", "m"]);
+    });
+    place.wait_for_end();
+    for output in [&served, &last] {
+        let told = said(output);
+        assert_eq!(code(output), 0, "{told}");
+        assert!(
+            told.contains("A d/new") && told.contains("Dropped what was done"),
+            "{told}"
+        );
+    }
+    for log in [log, place.ok(&["log", "--json", "v.cairn"])] {
+        assert!(
+            !log.contains("\"it\"") && !log.contains("\"too\"") && log.contains("\"base\""),
+            "{log}"
+        );
+    }
+    place.check();
+}
+
+/// Another one may have its name by then.
+#[test]
+fn base_that_was_renamed_is_followed() {
+    if !able(&["mkfifo"]) {
+        return;
+    }
+    let _copies = MOUNT_COPIES.read().unwrap_or_else(PoisonError::into_inner);
+    let place = begun();
+    place.ok(&["branch", "m", "base"]);
+    place.mount_beside("branch=base", "b");
+    let rename = |from: &str, to: &str| {
+        place.ok(&["rename", "m", from, to]);
+        place.ok(&["branch", "m", from]);
+    };
+    let kept = attempt_in(&place, "b", &["--keep", "--name", "it"], || {
+        rename("base", "second");
+    });
+    let told = said(&kept);
+    assert_eq!(code(&kept), 0, "{told}");
+    assert!(
+        told.contains("A d/new") && told.contains(" it --onto second"),
+        "{told}"
+    );
+    let published = attempt_in(&place, "b", &["--yes", "--name", "other"], || {
+        rename("second", "third");
+    });
+    let told = said(&published);
+    assert_eq!(code(&published), 0, "{told}");
+    assert!(told.contains("Published onto third"), "{told}");
+    assert_eq!(fs::read(place.beside("b").join("d/new")).unwrap(), b"new\n");
+    place.umount_beside("b");
     place.finish();
 }
 

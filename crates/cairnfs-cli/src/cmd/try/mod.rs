@@ -45,7 +45,8 @@ shown, and you are asked whether to publish them onto the branch, to keep the fo
 as a branch, or to drop it. Without a terminal, and without --yes, --keep or --drop,
 it is kept. A fork in which nothing changed is dropped. Several may run at once. Of
 a snapshot there is nothing to publish onto: --yes is refused before CMD runs.
-A fork that is renamed, or whose branch is unmounted, while CMD runs is kept.
+A fork that is renamed, or whose branch is unmounted, while CMD runs is kept; with
+--drop the second is dropped.
 
 Where the system permits it (user namespaces, or root), CMD finds the fork under
 the path of the branch, so absolute paths lead into it, too, and so do what
@@ -158,7 +159,7 @@ pub fn run(args: &Args) -> Result<ExitCode, AnyError> {
 
 fn attempt(args: &Args) -> Result<u8, AnyError> {
     interrupt::hold()?;
-    let base = Base::find(args.volume.as_deref())?;
+    let mut base = Base::find(args.volume.as_deref())?;
     base.check_end(args)?;
     let mut fork = Fork::make(&base, args)?;
     let ran = match fork.run(&base, args) {
@@ -170,10 +171,11 @@ fn attempt(args: &Args) -> Result<u8, AnyError> {
         Err(failure) => Err(failure),
     };
     let before = fork.follow_name();
+    base.follow_name();
     let name = fork.name.clone();
     // What the program did is there, also if it could not be waited for.
     fork.unmount(&base, args.quiet)?;
-    base.check_whole(&name, before.as_deref())?;
+    base.check_whole(&name, before.as_deref(), args.drop)?;
     ending::decide(args, &base, &name, &ran?)
 }
 
@@ -268,14 +270,32 @@ impl Base {
         self.mounted.as_ref().is_some_and(|m| m.seat.is_snapshot())
     }
 
-    /// Fails if the base is not mounted any more, or the fork had another name `before`: what the user
-    /// means to do with it is not known then.
-    fn check_whole(&self, fork: &str, before: Option<&str>) -> Result<(), Failure> {
+    /// Takes over the name that the mounted branch has now. Without an answer of the daemon it stays as
+    /// it is, and what is done by a wrong one later fails.
+    fn follow_name(&mut self) {
+        let Some(mount) = &mut self.mounted else {
+            return;
+        };
+        let Ok(Some(seat)) = Seat::of(mount.dir()) else {
+            return;
+        };
+        // Another mount may hide it.
+        if seat::is_same(&seat.entry, &mount.seat.entry) {
+            seat.branch()
+                .unwrap_or(MAIN_NAME)
+                .clone_into(&mut self.branch);
+            mount.seat = seat;
+        }
+    }
+
+    /// Fails if the fork had another name `before`, or the base is not mounted any more: what the user
+    /// means to do with it is not known then, unless it is `to_drop`, which needs no base.
+    fn check_whole(&self, fork: &str, before: Option<&str>, to_drop: bool) -> Result<(), Failure> {
         if let Some(before) = before {
             let why = format!("it was renamed to {fork} meanwhile");
             return Err(self.kept(before, why).hint(self.next_steps(fork)));
         }
-        match self.is_there() {
+        match to_drop || self.is_there() {
             true => Ok(()),
             false => {
                 let why = format!("{} is not mounted any more", shown(&self.place));
@@ -301,14 +321,23 @@ impl Base {
     }
 
     /// Performs a command on snapshots and branches of the volume; returns its exit code and output.
-    /// Failures are told.
+    /// Failures are told. If the base is not mounted any more, the path of the volume leads to it.
     fn capture(&self, verb: &str, words: &[&str]) -> Result<(u8, String), AnyError> {
         const WHAT: &str = "a file for output";
         let mut output = tempfile::tempfile().explain(WHAT)?;
         let stage = Stage::on_errors()?.with(None, Some(output.try_clone().explain(WHAT)?));
         let words = words.iter().map(OsStr::new);
-        let all = [OsStr::new(verb), self.place.as_os_str()].into_iter();
-        let seat = self.mounted.as_ref().map(|mount| &mount.seat);
+        let (place, seat) = match &self.mounted {
+            Some(Mount { seat, .. }) if !seat.is_there() => {
+                let gone = || Failure::new(shown(&seat.volume), "was moved or deleted");
+                (seat.path().ok_or_else(gone)?, None)
+            }
+            mounted => (
+                self.place.clone(),
+                mounted.as_ref().map(|mount| &mount.seat),
+            ),
+        };
+        let all = [OsStr::new(verb), place.as_os_str()].into_iter();
         let code = verbs::perform_words(all.chain(words), seat, &stage)?;
         let mut text = String::new();
         output.rewind().explain(WHAT)?;
