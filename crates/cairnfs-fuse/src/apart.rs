@@ -110,7 +110,10 @@ fn send(dir: &Path, device: &str) -> io::Result<()> {
     let dir = opening::inside(dir)?;
     let found = fstat(&dir)?.st_dev;
     if format!("{}:{}", major(found), minor(found)) != device {
-        return Err(io::Error::other("it is not visible to its daemon there"));
+        return Err(io::Error::other(
+            "its daemon does not see it there: it was unmounted with --lazy while files were open, or is \
+             in another mount namespace; close what is open in it, or unmount it there",
+        ));
     }
     // The result tells only of refusals, also of earlier ones.
     let _ = syncfs(&dir);

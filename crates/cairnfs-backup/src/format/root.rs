@@ -49,7 +49,11 @@ impl Root {
         if bytes.len() > MAX_UNPACKED {
             return Err(Error::damaged(NAME, "larger than it can be"));
         }
-        let wrong = |e| Error::damaged(NAME, e);
+        let wrong = |e| {
+            let what_to_do = "all else is read by it: put back an older version or a copy of it, or begin a \
+                              new backup under another prefix";
+            Error::damaged(NAME, format_args!("{e}; {what_to_do}"))
+        };
         let version: Version = serde_json::from_slice(bytes).map_err(wrong)?;
         if version.format != FORMAT {
             return Err(Error::Format {

@@ -29,6 +29,23 @@ fn an_empty_place_has_no_backup() {
 }
 
 #[test]
+fn a_damaged_root_object_has_a_way_out() {
+    let (objects, volume) = (Objects::default(), Volume::new("v", 100));
+    let store = objects.client(Trouble::None);
+    let mut shipper = Shipper::open(Arc::clone(&store), &volume, options()).unwrap();
+    shipper.ship(&volume, &Unwatched).unwrap();
+    let names = objects.names();
+    let root = names
+        .iter()
+        .find(|name| name.as_ref().ends_with("cairnfs-backup.json"));
+    let whole = objects.bytes(root.unwrap());
+    objects.set(root.unwrap(), whole.slice(1..));
+    let why = Catalogue::open(&store).unwrap_err();
+    says(&why, "cairnfs-backup.json is damaged");
+    says(why, "or begin a new backup under another prefix");
+}
+
+#[test]
 fn a_missing_layer_is_named() {
     let (objects, volume) = (Objects::default(), Volume::new("v", 100));
     volume.write(0, 50, 1);

@@ -294,8 +294,7 @@ impl Gate {
 /// The directory on which a fork is mounted.
 pub fn mounted_on(place: &Place, fork: &str) -> Option<PathBuf> {
     let mut table = mountinfo::list(Path::new("/proc/self/mountinfo")).into_iter();
-    let of_fork =
-        |m: &MountEntry| mountinfo::branch_of(&m.source, &place.volume()) == Some(fork);
+    let of_fork = |m: &MountEntry| mountinfo::branch_of(&m.source, &place.volume()) == Some(fork);
     let found = table.find(|m| m.is_ours() && of_fork(m))?;
     Some(found.mountpoint)
 }

@@ -102,6 +102,35 @@ fn times_lead_to_the_newest_snapshot_that_is_as_old() {
     assert!(why("main@2026-11-22", now).contains("as old as 2026-11-22 23:59:59"));
 }
 
+/// Lists show times in seconds; what was made within such a second is found by it.
+#[test]
+fn a_time_with_seconds_is_the_end_of_the_second() {
+    let mut roots = roots();
+    let noon = at(12, 0);
+    let within = Time {
+        nanos: 900_000_000,
+        ..noon
+    };
+    roots.push(root(14, "noon", 12, within));
+    roots[0].parent = Some(14);
+    let cases = [
+        ("main@12:00:00", 14),
+        ("main@2026-11-23 12:00:00", 14),
+        ("main@2026-11-23T12:00:00+01:00", 14),
+        ("main@2026-11-23T11:00:00Z", 14),
+        ("main@2026-11-23T11:00:00.5Z", 12),
+        ("main@12:00", 12),
+        ("main@2026-11-23T11:00Z", 12),
+        ("main@11:59:59", 12),
+    ];
+    for now in [within, at(12, 5)] {
+        for (reference, id) in cases {
+            let found = resolve_in(reference, &roots, now, || Ok(zone())).unwrap();
+            assert_eq!(found.id, id, "{reference}");
+        }
+    }
+}
+
 /// A clock time that is still to come today is yesterday's.
 #[test]
 fn clock_times_are_in_the_past() {

@@ -1,7 +1,8 @@
 //! Points in time, as users write them.
 //!
 //! A clock time is local time: `10:30` is the last time when clocks here showed 10:30, today or
-//! yesterday. A date alone is the end of that day. `-5m` counts back from now.
+//! yesterday. A date alone is the end of that day, and a time with seconds the end of that second, as a
+//! list that shows it means. `-5m` counts back from now.
 
 use jiff::civil::{Date, DateTime};
 use jiff::tz::TimeZone;
@@ -13,6 +14,8 @@ use crate::types::Time;
 /// A local time could mean another state than the caller has in mind.
 const UNKNOWN_ZONE: &str = "the time zone is not known here: set TZ to one such as Europe/Berlin, or \
                             give the time as -5m or 2026-01-31T10:30:00Z";
+
+const LAST_NANOSECOND: u32 = 999_999_999;
 
 /// Seconds of the units of a time that counts back.
 const UNITS: [(char, i64); 5] = [
@@ -32,13 +35,30 @@ pub(super) fn parse(text: &str, now: Time, zone: &TimeZone) -> Result<Option<Tim
         let secs = seconds(ago).and_then(|ago| now.secs.checked_sub(ago));
         return Ok(secs.map(|secs| Time { secs, ..now }));
     }
+    let end = |time: Time| match has_seconds(text) {
+        true => Time {
+            nanos: LAST_NANOSECOND,
+            ..time
+        },
+        false => time,
+    };
     if let Ok(absolute) = text.parse::<Timestamp>() {
-        return Ok(Some(time_of(absolute)));
+        return Ok(Some(end(time_of(absolute))));
     }
     match local(text, now, zone) {
         Some(_) if zone.is_unknown() => Err(Error::Invalid(UNKNOWN_ZONE)),
-        found => Ok(found.map(time_of)),
+        found => Ok(found.map(time_of).map(end)),
     }
+}
+
+/// Whether a time ends with whole seconds, apart from its zone.
+fn has_seconds(text: &str) -> bool {
+    let clock = text.rsplit(['T', 't', ' ']).next().unwrap_or_default();
+    let clock = clock
+        .split(['Z', 'z', '+', '-', '['])
+        .next()
+        .unwrap_or_default();
+    clock.matches(':').count() == 2 && !clock.contains(['.', ','])
 }
 
 /// The sum of numbers with units, such as `1h30m`.
