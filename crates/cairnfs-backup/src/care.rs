@@ -304,9 +304,8 @@ impl Care {
         Ok(Some(Job { epoch, work }))
     }
 
-    /// Deletes at once what no head names; returns its bytes and objects.
-    pub fn delete_waste(&mut self, writer: &Writer) -> Result<(u64, u64)> {
-        let size = self.left();
+    /// Deletes at once what no head names; returns how many objects these were.
+    pub fn delete_waste(&mut self, writer: &Writer) -> Result<u64> {
         let named = writer.catalogue().layer_names();
         let waste = self.waste.drain(..).flat_map(|(_, waste)| waste.names);
         let is_named = |name: &String| {
@@ -315,10 +314,7 @@ impl Care {
         };
         let names: Vec<String> = waste.filter(|name| !is_named(name)).collect();
         writer.store().delete(&names)?;
-        match names.is_empty() {
-            true => Ok((0, 0)),
-            false => Ok((size.0, names.len() as u64)),
-        }
+        Ok(names.len() as u64)
     }
 
     /// In the order in which it can go.

@@ -139,21 +139,22 @@ fn merge(
     (options, watch): (&PruneOptions, &dyn Watch),
     pruned: &mut Pruned,
 ) -> Result<()> {
-    match try_merge(writer, care, (options, watch), pruned) {
-        Err(why) if why.is_full() => {}
-        merged => return merged,
+    if fitting(try_merge(writer, care, (options, watch), pruned))?.is_some() {
+        return Ok(());
     }
-    match make_room_again(writer, care, watch, pruned) {
-        // Without space there is nothing that can be begun again.
-        Err(why) if why.is_full() => pruned.has_no_space = true,
-        Err(why) => return Err(why),
-        Ok(0) => pruned.has_no_space = true,
-        Ok(_) => match try_merge(writer, care, (options, watch), pruned) {
-            Err(why) if why.is_full() => pruned.has_no_space = true,
-            merged => return merged,
-        },
-    }
+    // Without space there is nothing that can be begun again.
+    let gone = fitting(make_room_again(writer, care, watch, pruned))?.unwrap_or(0);
+    pruned.has_no_space =
+        gone == 0 || fitting(try_merge(writer, care, (options, watch), pruned))?.is_none();
     Ok(())
+}
+
+/// What was done, if the store had space for it.
+fn fitting<T>(done: Result<T>) -> Result<Option<T>> {
+    match done {
+        Err(why) if why.is_full() => Ok(None),
+        other => other.map(Some),
+    }
 }
 
 fn try_merge(

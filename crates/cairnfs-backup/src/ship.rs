@@ -215,7 +215,7 @@ impl Shipper {
     pub fn make_room(&mut self) -> Result<bool> {
         self.fresh(|this| {
             let (_, objects) = this.writer.make_room()?;
-            let (_, waste) = this.care.delete_waste(&this.writer)?;
+            let waste = this.care.delete_waste(&this.writer)?;
             Ok(objects + waste > 0)
         })
     }
