@@ -47,6 +47,13 @@ fn work(shipper: &mut Shipper, grace: Duration) -> Result<u32, Error> {
     Ok(done)
 }
 
+/// A program that reads one of the moments.
+fn reader_of(store: &Arc<Store>, catalogue: &Catalogue, moment: usize) -> MomentDevice {
+    let (store, seal) = (Arc::clone(store), Arc::<Seal>::default());
+    let image = Image::open(store, seal, catalogue, &catalogue.moments()[moment]).unwrap();
+    MomentDevice::new(image, Cache::new(1 << 20, None).unwrap(), Fetch::Frame)
+}
+
 fn layers(objects: &Objects) -> usize {
     let names = objects.names();
     let is_layer = |name: &&object_store::path::Path| name.as_ref().contains("layers/");
@@ -65,10 +72,7 @@ fn what_thinning_removes_stays_for_readers_and_goes_later() {
         shipper.ship(&volume, &Unwatched).unwrap();
     }
     let catalogue = Catalogue::open(&store).unwrap();
-    let oldest = &catalogue.moments()[0];
-    let seal = Arc::<Seal>::default();
-    let image = Image::open(Arc::clone(&store), seal, &catalogue, oldest).unwrap();
-    let reader = MomentDevice::new(image, Cache::new(1 << 20, None).unwrap(), Fetch::Frame);
+    let reader = reader_of(&store, &catalogue, 0);
     assert_eq!(shipper.thin(&keep_last(2), &TimeZone::UTC).unwrap(), 4);
     assert_eq!(objects.verify(&volume).len(), 2);
     assert_eq!(shipper.thin(&keep_last(2), &TimeZone::UTC).unwrap(), 0);
@@ -292,12 +296,7 @@ fn a_prune_leaves_what_may_be_read_and_a_later_one_deletes_it() {
         shipper.ship(&volume, &Unwatched).unwrap();
     }
     let catalogue = Catalogue::open(&store).unwrap();
-    let open = |moment| {
-        let (store, seal) = (Arc::clone(&store), Arc::<Seal>::default());
-        let image = Image::open(store, seal, &catalogue, moment).unwrap();
-        MomentDevice::new(image, Cache::new(1 << 20, None).unwrap(), Fetch::Frame)
-    };
-    let reader = open(&catalogue.moments()[0]);
+    let reader = reader_of(&store, &catalogue, 0);
     let first = pruned(&store, 3, LATER);
     assert_eq!((first.removed.len(), first.objects), (1, 0));
     assert_eq!(first.left_objects, 1);
@@ -309,7 +308,7 @@ fn a_prune_leaves_what_may_be_read_and_a_later_one_deletes_it() {
     assert_eq!((second.bytes, second.left_objects), (first.left_bytes, 1));
     let refused = reader.read_blocks(0, &mut [0; BLOCK]).unwrap_err();
     assert!(matches!(refused, Error::Missing(_)), "{refused}");
-    let reader = open(&catalogue.moments()[1]);
+    let reader = reader_of(&store, &catalogue, 1);
     for _ in 0..2 {
         assert_eq!(pruned(&store, 2, LATER).left_objects, 1);
     }

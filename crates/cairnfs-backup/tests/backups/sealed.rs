@@ -93,9 +93,7 @@ fn no_contents_are_in_the_objects() {
 
 /// The root object that an attacker with the store would like.
 fn exchange_root(objects: &Objects, change: impl FnOnce(&mut Root)) {
-    let mut names = objects.names().into_iter();
-    let name = names.find(|name| name.as_ref().ends_with("cairnfs-backup.json"));
-    let name = name.unwrap();
+    let name = objects.root();
     let mut root = Root::decode(&objects.bytes(&name)).unwrap();
     change(&mut root);
     objects.set(&name, root.encode().unwrap().into());

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use cairnfs_backup::format::root;
 use cairnfs_backup::{
     Cache, Catalogue, Fetch, Image, MomentDevice, Seal, Store, Unwatched, check, restore,
 };
@@ -167,6 +168,14 @@ impl Objects {
             .into_iter()
             .map(|meta| meta.unwrap().location)
             .collect()
+    }
+
+    /// The name of the root object.
+    pub fn root(&self) -> Path {
+        let mut names = self.names().into_iter();
+        names
+            .find(|name| name.as_ref().ends_with(root::NAME))
+            .unwrap()
     }
 
     pub fn bytes(&self, path: &Path) -> Bytes {
