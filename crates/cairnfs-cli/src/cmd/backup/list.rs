@@ -18,8 +18,9 @@ Examples:
   cairnfs backup list s3://bucket/disk --json | jq -r '.moments[].time'
 
 Times are those of the machine that had the volume, shown in the local time
-zone; --at of other commands takes the number of a moment as well. The last line has the hash of the newest head, which stands for everything
-that is kept: note it elsewhere to notice that a store was set back.
+zone; --at of other commands takes the number of a moment as well. The last line
+has the hash of the newest head, which stands for everything that is kept: note
+it elsewhere to notice that a store was set back.
 
 Exit codes: 0 listed, 1 not listed, 2 wrong arguments.";
 

@@ -27,10 +27,10 @@ always kept. Layers that all kept moments use together are merged, and what
 interrupted backups have left is removed. What a restore or `mount --at` may be
 reading stays for --grace, an hour if not given, after it was removed or merged:
 the next prune after that deletes it, or a mount with -o backup=. --grace 0
-deletes at once. A backup that runs meanwhile begins again by itself. Without the key of an encrypted backup, layers are not merged.
-In a store without space nothing stays for --grace, and what can go without
-storing anything goes first; if there is nothing of that, the prune says how much
-space it needs to begin.
+deletes at once. A backup that runs meanwhile begins again by itself. Without the
+key of an encrypted backup, layers are not merged. In a store without space
+nothing stays for --grace, and what can go without storing anything goes first;
+if there is nothing of that, the prune says how much space it needs to begin.
 A mount with -o backup= prunes by itself: backup-keep-last= and so on.
 
 Exit codes: 0 pruned, 1 not, or not all of it, 2 wrong arguments.";
