@@ -50,6 +50,28 @@ pub enum Rules {
 }
 
 impl Rules {
+    /// Adds the rule of a word such as `daily=7`, `within=2d` or `all`. Of two words about the same the
+    /// later one counts.
+    ///
+    /// # Errors
+    /// What is wrong with the word, or that `all` and another rule exclude each other.
+    pub fn add(&mut self, word: &str) -> Result<(), &'static str> {
+        let mut keep = match (&*self, word) {
+            (Self::All | Self::Thin, "all") => {
+                *self = Self::All;
+                return Ok(());
+            }
+            (Self::All, _) | (Self::Keep(_), "all") => {
+                return Err("all keeps all moments, and other rules do not: leave one of them out");
+            }
+            (Self::Keep(keep), _) => keep.clone(),
+            (Self::Thin, _) => Keep::default(),
+        };
+        keep.add(word)?;
+        *self = Self::Keep(keep);
+        Ok(())
+    }
+
     /// The numbers of the moments that stay.
     pub fn kept(&self, moments: &[Moment], zone: &TimeZone) -> BTreeSet<u64> {
         match self {
@@ -81,6 +103,34 @@ impl Keep {
             daily: u32::MAX,
             ..Self::default()
         }
+    }
+
+    fn add(&mut self, word: &str) -> Result<(), &'static str> {
+        let (rule, value) = word.split_once('=').unwrap_or((word, ""));
+        let count = match rule {
+            "last" => &mut self.last,
+            "hourly" => &mut self.hourly,
+            "daily" => &mut self.daily,
+            "weekly" => &mut self.weekly,
+            "monthly" => &mut self.monthly,
+            "yearly" => &mut self.yearly,
+            "within" => {
+                let within = cairnfs::refs::duration_named(value);
+                self.within = Some(within.map_err(|_| "not a time such as 12h or 7d")?);
+                return Ok(());
+            }
+            "all" => return Err("all has no value"),
+            _ => {
+                return Err(
+                    "the rules are all, last, hourly, daily, weekly, monthly, yearly and within",
+                );
+            }
+        };
+        *count = match value.parse() {
+            Ok(number) if number > 0 => number,
+            _ => return Err("not a number from 1 on"),
+        };
+        Ok(())
     }
 
     /// Whether there is no rule.
@@ -185,6 +235,49 @@ mod tests {
     fn kept(rules: &Keep, count: u64) -> Vec<u64> {
         let kept = rules.kept(&moments(count), &TimeZone::UTC);
         kept.into_iter().collect()
+    }
+
+    #[test]
+    fn each_rule_has_its_word() {
+        let named = |words: &[&str]| {
+            let mut rules = Rules::default();
+            words.iter().try_for_each(|word| rules.add(word))?;
+            Ok::<Rules, &str>(rules)
+        };
+        let all = [
+            "last=1",
+            "hourly=2",
+            "daily=3",
+            "weekly=4",
+            "monthly=5",
+            "yearly=9",
+            "yearly=6",
+            "within=2d",
+        ];
+        let keep = Keep {
+            last: 1,
+            minutely: 0,
+            hourly: 2,
+            daily: 3,
+            weekly: 4,
+            monthly: 5,
+            yearly: 6,
+            within: Some(Duration::from_secs(2 * 86_400)),
+        };
+        assert_eq!(named(&all), Ok(Rules::Keep(keep)));
+        assert_eq!(named(&["all", "all"]), Ok(Rules::All));
+        for (words, says) in [
+            (["all", "last=2"], "leave one of them out"),
+            (["last=2", "all"], "leave one of them out"),
+            (["last=2", "all=1"], "no value"),
+            (["last=2", "daily"], "a number from 1"),
+            (["last=2", "daily=0"], "a number from 1"),
+            (["last=2", "within="], "not a time"),
+            (["last=2", "minutely=5"], "the rules are"),
+        ] {
+            let text = named(&words).unwrap_err();
+            assert!(text.contains(says), "{words:?}: {text}");
+        }
     }
 
     #[test]

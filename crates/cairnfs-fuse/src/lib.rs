@@ -20,7 +20,6 @@ pub mod elsewhere;
 pub mod ending;
 mod full;
 pub mod holders;
-mod kept;
 mod lists;
 mod losses;
 pub mod messages;

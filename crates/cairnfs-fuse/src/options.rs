@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use cairnfs_transport::Transport;
 
-pub use crate::kept::BackupKeep;
 use crate::words::{DAEMON_WORDS, is_without_effect, unknown};
 
 /// When the kernel sends written data to the daemon.
@@ -60,8 +59,8 @@ pub struct MountOptions {
     pub backup_wait: Option<Duration>,
     /// The age recipient that it is encrypted for.
     pub backup_recipient: Option<String>,
-    /// Which moments of it stay.
-    pub backup_keep: BackupKeep,
+    /// Which moments of it stay: words such as `daily=7` or `all`, which the backup reads.
+    pub backup_keep: Vec<String>,
     /// How long the contents of removed moments stay for those that read them.
     pub backup_grace: Option<Duration>,
     /// Each fsync waits until the backup has what it made durable, and for how long.
@@ -106,7 +105,7 @@ impl Default for MountOptions {
             interval: None,
             backup_wait: None,
             backup_recipient: None,
-            backup_keep: BackupKeep::default(),
+            backup_keep: Vec::new(),
             backup_grace: None,
             backup_sync: None,
             birth_times: false,
@@ -136,6 +135,9 @@ const BACKUP_GRACE: Duration = Duration::from_secs(3600);
 
 /// Default of [`MountOptions::backup_sync`] if it is given without a time.
 const BACKUP_SYNC: Duration = Duration::from_secs(60);
+
+/// What the words about moments that stay begin with.
+const BACKUP_KEEP: &str = "backup-keep-";
 
 /// Default of [`MountOptions::keep`].
 const KEEP: usize = 24;
@@ -179,7 +181,6 @@ impl MountOptions {
     }
 
     fn check_backup(&self) -> Result<(), String> {
-        self.backup_keep.check()?;
         if self.backup.is_some() {
             return match self.read_only {
                 true => Err(
@@ -196,7 +197,7 @@ impl MountOptions {
             ("backup-recipient", self.backup_recipient.is_some()),
             ("backup-grace", self.backup_grace.is_some()),
             ("backup-sync", self.backup_sync.is_some()),
-            ("backup-keep-", self.backup_keep != BackupKeep::default()),
+            (BACKUP_KEEP, !self.backup_keep.is_empty()),
         ];
         match set.into_iter().find(|(_, is_set)| *is_set) {
             Some((word, _)) => Err(format!(
@@ -223,6 +224,10 @@ impl MountOptions {
     }
 
     fn apply_word(&mut self, word: &str) -> Result<(), String> {
+        if let Some(rule) = word.strip_prefix(BACKUP_KEEP) {
+            self.backup_keep.push(rule.to_owned());
+            return Ok(());
+        }
         if let Some((key, value)) = word.split_once('=') {
             return self.apply_value(word, key, value);
         }
@@ -242,7 +247,6 @@ impl MountOptions {
             "remount" => self.remount = true,
             "btime" => self.birth_times = true,
             "nobtime" => self.birth_times = false,
-            "backup-keep-all" => self.backup_keep.all = true,
             "backup-sync" => self.backup_sync = Some(BACKUP_SYNC),
             "norecovery" | "noload" => self.recovery = false,
             "discard" => self.discard = true,
@@ -304,7 +308,6 @@ impl MountOptions {
                 }
                 self.backup_sync = Some(limit);
             }
-            _ if BackupKeep::has(key) => self.backup_keep.apply(key, value).map_err(wrong)?,
             "keep" => match value.parse() {
                 Ok(n @ 1..=KEEP_MAX) => self.keep = n,
                 _ => return Err(wrong("not a number from 1 to 10000")),
@@ -375,23 +378,13 @@ fn parse_seconds(text: &str) -> Result<Duration, &'static str> {
     duration.ok_or("not a number of seconds")
 }
 
-/// Parses a time with a suffix s, m, h or d; seconds without one.
+/// Parses a number of seconds, or a time with units.
 fn parse_interval(text: &str) -> Result<Duration, &'static str> {
-    let (number, unit) = match text.strip_suffix(['s', 'm', 'h', 'd']) {
-        Some(number) => (number, text.get(number.len()..).unwrap_or_default()),
-        None => (text, "s"),
-    };
-    let seconds = match unit {
-        "m" => 60,
-        "h" => 3600,
-        "d" => 86_400,
-        _ => 1,
-    };
-    let number: Option<u64> = number.parse().ok();
-    let interval = number.and_then(|n| n.checked_mul(seconds));
-    interval
-        .map(Duration::from_secs)
-        .ok_or("not a time such as 30s, 5m, 1h or 1d")
+    match text.parse() {
+        Ok(seconds) => Ok(Duration::from_secs(seconds)),
+        Err(_) => cairnfs::refs::duration_named(text)
+            .map_err(|_| "not a time such as 30s, 5m, 1h30m or 1d"),
+    }
 }
 
 /// Parses a number of bytes with an optional suffix K, M, G, T or P (powers of 1024; `KiB`, `kb`
@@ -525,7 +518,7 @@ mod tests {
             "snapshots=m",
             "snapshots=-5m",
             "snapshots=5 m",
-            "snapshots=1w",
+            "snapshots=1x",
             "snapshots=99999999999999999d",
             "keep=0",
             "keep=10001",
@@ -552,10 +545,6 @@ mod tests {
             "backup-recipient=",
             "backup-grace=soon",
             "backup-sync=0",
-            "backup-keep-last=0",
-            "backup-keep-daily=few",
-            "backup-keep-within=",
-            "backup-keep-minutely=5",
         ] {
             let error = parse(&format!("rw,{word}")).unwrap_err();
             let key = word.split('=').next().unwrap();
@@ -610,14 +599,8 @@ mod tests {
                 "cache" => "cache=8M",
                 "interval" => "interval=1s",
                 "backup-recipient" => "backup-recipient=age1",
-                "backup-keep-within" => "backup-keep-within=1d",
-                "backup-keep-all" | "backup-sync" => word,
-                _ if word.starts_with("backup-keep-") || word == "backup-grace" => {
-                    &format!("{word}=1")
-                }
-                "durability" | "backup-wait" | "grace" | "keep" | "snapshots" | "threads" => {
-                    &format!("{word}=1")
-                }
+                "durability" | "backup-grace" | "backup-wait" | "grace" | "keep" | "snapshots"
+                | "threads" => &format!("{word}=1"),
                 "branch" | "fsname" => &format!("{word}=a"),
                 "subtype" => "subtype=cairnfs",
                 "transport" => "transport=dev",

@@ -150,11 +150,31 @@ fn rules_that_cannot_be_meant_are_refused() {
         ),
         (
             format!("{backup},backup-keep-often=1"),
-            "the rules are last",
+            "the rules are all, last",
         ),
     ] {
         place.fails(&["mount", "-o", &words, "v.cairn", "m"], 1, &[says]);
     }
+}
+
+#[test]
+fn a_mount_warns_of_a_directory_in_which_nothing_can_be_stored() {
+    if !able(&[]) {
+        return;
+    }
+    let place = Place::new("64M");
+    fs::write(place.beside("file"), "").unwrap();
+    let url = place.beside("file/b");
+    let words = format!("backup={},backup-wait=0", url.display());
+    let out = place.run(&["mount", "-o", &words, "v.cairn", "m"]);
+    let text = said(&out);
+    assert!(out.status.success(), "{text}");
+    assert!(
+        text.contains("warning") && text.contains("give a directory"),
+        "{text}"
+    );
+    place.ok(&["umount", "m"]);
+    place.finish();
 }
 
 /// A small file system of its own for the backup.

@@ -11,7 +11,6 @@ use cairnfs::fs::FileSystem;
 use cairnfs_fuse::adapter::Adapter;
 use cairnfs_fuse::mounted::Mounted;
 use cairnfs_fuse::ops::Ops;
-use cairnfs_fuse::options::BackupKeep;
 use cairnfs_fuse::sessions::{NewMount, NotAdded, Watcher};
 use cairnfs_fuse::{MountOptions, ServeError, Sessions, Transport, mountinfo, session};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -320,7 +319,7 @@ fn differing(first: &MountOptions, wanted: &MountOptions) -> Vec<&'static str> {
         ),
         (
             "backup-keep-",
-            wanted.backup_keep != BackupKeep::default() && wanted.backup_keep != first.backup_keep,
+            !wanted.backup_keep.is_empty() && wanted.backup_keep != first.backup_keep,
         ),
     ]
     .into_iter()

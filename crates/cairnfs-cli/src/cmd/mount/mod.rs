@@ -234,6 +234,9 @@ fn mount(args: &Args) -> Result<(), Failure> {
         if let Some(warning) = outgrows(&volume).filter(|_| !options.read_only) {
             eprintln!("cairnfs mount: warning: {warning}");
         }
+        if let Some(warning) = carrier::doubt(&options) {
+            eprintln!("cairnfs mount: warning: {warning}");
+        }
         note_access_times(&options);
         note_privileges(args, &options);
         note_snapshots(args, &options);

@@ -9,7 +9,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use cairnfs::refs::local_zone;
-use cairnfs_backup::{Done, Error, Keep, Rules, Shipper};
+use cairnfs_backup::{Done, Error, Rules, Shipper};
 use cairnfs_fuse::MountOptions;
 
 use super::{Order, Orders, UntilLast, caught};
@@ -22,22 +22,16 @@ const LONGEST: Duration = Duration::from_secs(3600);
 const PAUSE: Duration = Duration::from_secs(60);
 
 /// The rules that the options of a mount name.
-pub(super) fn rules(options: &MountOptions) -> Rules {
-    let keep = &options.backup_keep;
-    match (keep.all, keep.has_rules()) {
-        (true, _) => Rules::All,
-        (false, false) => Rules::Thin,
-        (false, true) => Rules::Keep(Keep {
-            last: keep.last,
-            hourly: keep.hourly,
-            daily: keep.daily,
-            weekly: keep.weekly,
-            monthly: keep.monthly,
-            yearly: keep.yearly,
-            within: keep.within,
-            ..Keep::default()
-        }),
+///
+/// # Errors
+/// A text that names the word and what is wrong with it.
+pub(super) fn rules(options: &MountOptions) -> Result<Rules, String> {
+    let mut rules = Rules::default();
+    for word in &options.backup_keep {
+        let added = rules.add(word);
+        added.map_err(|why| format!("mount option \"backup-keep-{word}\": {why}"))?;
     }
+    Ok(rules)
 }
 
 /// The care of one backup, in the thread that ships.
@@ -61,7 +55,8 @@ impl Care {
         Self {
             orders: Arc::clone(orders),
             url: url.to_owned(),
-            rules: rules(options),
+            // They were read before the mount; nothing is removed by any that cannot be read.
+            rules: rules(options).unwrap_or(Rules::All),
             grace: options.backup_grace(),
             stored: 0,
             looked: None,

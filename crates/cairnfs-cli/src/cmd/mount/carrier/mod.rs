@@ -18,9 +18,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use cairnfs_backup::{Done, Ended, Error, NewKey, Watch};
+use cairnfs_backup::{Done, Ended, Error, NewKey, Place, Watch};
 use cairnfs_fuse::ops::{AskBackup, AwaitBackup};
 use cairnfs_fuse::{MountOptions, Sessions};
 
@@ -28,6 +28,9 @@ use self::record::Record;
 use self::waits::Waits;
 use self::work::Work;
 use super::opening::OpenVolume;
+
+/// How long a mount waits for the directory of its backup before it goes on without having seen it.
+const GLANCE: Duration = Duration::from_secs(1);
 
 /// What somebody wants of the thread; it answers when it has stored what there was when it took this.
 pub(super) enum Order {
@@ -101,7 +104,7 @@ impl Watch for UntilLast<'_> {
     }
 }
 
-/// Refuses a URL or a recipient that no attempt could use.
+/// Refuses a URL, a recipient or a rule that no attempt could use.
 ///
 /// # Errors
 /// A text that names the word and the problem with it.
@@ -110,11 +113,27 @@ pub(super) fn check(options: &MountOptions) -> Result<(), String> {
     if let Some(Err(why)) = recipient.map(|key| key.encryption()) {
         return Err(format!("mount option backup-recipient: {why}"));
     }
+    care::rules(options)?;
     let Some(url) = options.backup.as_deref() else {
         return Ok(());
     };
     cairnfs_backup::usable(url)
         .map_err(|why| format!("mount option backup: {}: {why}", cairnfs_backup::shown(url)))
+}
+
+/// Why nothing could be stored in the directory of the backup now; its mount goes on and tries again. Another
+/// store is not asked, and a directory that does not answer is not waited for.
+pub(super) fn doubt(options: &MountOptions) -> Option<String> {
+    let url = options.backup.as_deref()?;
+    let begun = Instant::now();
+    let ended = Ended::when(move || begun.elapsed() > GLANCE);
+    match cairnfs_backup::open(url, Place::Make, &[], &ended) {
+        Ok(_) | Err(Error::Interrupted) => None,
+        Err(why) => Some(format!(
+            "backup {}: {why}; nothing is stored until this is mended, `cairnfs stats` shows it",
+            cairnfs_backup::shown(url)
+        )),
+    }
 }
 
 impl Orders {
