@@ -11,6 +11,7 @@
 //! `unsafe` is allowed only at the seams to system calls that have no safe wrapper.
 
 pub mod abi;
+mod courier;
 pub mod dev;
 pub mod init;
 pub mod notify;
