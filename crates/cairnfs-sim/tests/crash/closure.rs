@@ -158,6 +158,18 @@ fn staged_data_is_durable_before_whole_context() {
     long_history("data and a whole context", &text, 60);
 }
 
+/// Rule: data that is written together for many files is durable before the context that names it.
+#[test]
+fn data_of_many_files_is_durable_before_their_context() {
+    let mut text = String::from("mkdir d;");
+    (0..100).for_each(|i| text += &format!("create d/{i}; write d/{i} 0 5000;"));
+    text += "sync;";
+    (0..100).for_each(|i| text += &format!("write d/{i} 4096 3000;"));
+    text += "write d/7 0 300000; sync; unlink d/8; write d/9 0 9000; fsync d/9; merge;
+             create e; write e 0 9000; write d/9 4096 5000; sync";
+    long_history("data of many files", &text, 60);
+}
+
 /// Rule: a large amount of data is made durable before the record, because the record cannot list
 /// checksums for all of it.
 #[test]

@@ -1,9 +1,10 @@
-//! Staged data: data that is written together with the next log record.
+//! Staged data: data that is written together with the next log record, or with that of other files.
 //!
-//! Data is staged before the change that refers to it is committed. The next thread that writes the
-//! log writes it under the log head's lock: together with its record, or, before a push, ahead of
-//! it. So no record is submitted to the device before the data it refers to, and no flush
-//! acknowledges a record before both writes have returned. Until then, reads are served from here.
+//! Data is staged before the change that refers to it is committed. It is written under the log
+//! head's lock: by the next thread that writes the log, together with its record, or, before a push,
+//! ahead of it; or by a thread that writes back many files, when it has staged much. So no record is
+//! submitted to the device before the data it refers to, and no flush acknowledges a record before
+//! both writes have returned. Until then, reads are served from here.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -200,6 +201,8 @@ pub(super) struct Stage {
     lists: Mutex<Lists>,
     /// Number of writes in both lists.
     count: AtomicUsize,
+    /// Bytes of the writes in both lists.
+    bytes: AtomicUsize,
     /// Stamp of the newest staged write that has returned.
     written: AtomicU64,
 }
@@ -208,13 +211,26 @@ pub(super) struct Stage {
 /// them.
 const MAX_STAGED: usize = 64;
 
+/// Bytes of staged writes from which a thread that writes back many files writes them: enough for
+/// several long writes in flight, and little for an fsync that comes between.
+const MUCH: usize = 1 << 20;
+
 impl Stage {
+    pub fn is_empty(&self) -> bool {
+        self.count.load(Ordering::Acquire) == 0
+    }
+
     pub fn has_room(&self) -> bool {
         self.count.load(Ordering::Acquire) < MAX_STAGED
     }
 
+    pub fn has_much(&self) -> bool {
+        !self.has_room() || self.bytes.load(Ordering::Acquire) >= MUCH
+    }
+
     pub fn add(&self, piece: Piece) -> DataStamp {
         let stamp = DataStamp::new(DataStamp::WAITING);
+        self.bytes.fetch_add(piece.len(), Ordering::AcqRel);
         let mut lists = self.lists.lock();
         lists.waiting.push(Staged {
             piece,
@@ -227,7 +243,7 @@ impl Stage {
     /// Returns all staged writes, to be written by the caller. At most one thread at a time may do
     /// this (the holder of the log head's lock).
     pub fn take(&self) -> Pieces {
-        if self.count.load(Ordering::Acquire) == 0 {
+        if self.is_empty() {
             return Pieces::new();
         }
         let Lists { waiting, flying } = &mut *self.lists.lock();
@@ -239,6 +255,8 @@ impl Stage {
     pub fn written(&self, stamp: u64) {
         let mut lists = self.lists.lock();
         self.count.fetch_sub(lists.flying.len(), Ordering::AcqRel);
+        let bytes = lists.flying.iter().map(|s| s.piece.len()).sum();
+        self.bytes.fetch_sub(bytes, Ordering::AcqRel);
         for staged in lists.flying.drain(..) {
             staged.stamp.0.store(stamp, Ordering::Release);
         }
@@ -251,7 +269,7 @@ impl Stage {
 
     /// Writes that overlap a range.
     pub fn over(&self, offset: u64, len: usize) -> Vec<Piece> {
-        if self.count.load(Ordering::Acquire) == 0 {
+        if self.is_empty() {
             return Vec::new();
         }
         let end = offset + len as u64;

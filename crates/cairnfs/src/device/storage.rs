@@ -190,9 +190,25 @@ impl Storage {
         whole.inspect_err(|e| self.fail(e.clone()))
     }
 
-    /// Whether data may be staged: the device benefits from it, and the stage is not full.
+    /// Whether data may be staged for a log record that follows at once: the device benefits from
+    /// it, and the stage is not full.
     pub fn stages(&self) -> bool {
-        self.stages && self.stage.has_room()
+        self.stages && self.has_room()
+    }
+
+    /// Whether the stage is not full.
+    pub fn has_room(&self) -> bool {
+        self.stage.has_room()
+    }
+
+    /// Whether no data is staged.
+    pub fn has_none_staged(&self) -> bool {
+        self.stage.is_empty()
+    }
+
+    /// Whether so much data is staged that a thread that stages more writes it first.
+    pub fn has_much_staged(&self) -> bool {
+        self.stage.has_much()
     }
 
     /// Stages data: the next thread that writes the log writes it, too. Call this before the change

@@ -4,6 +4,9 @@
 //! the file's lock, which readers share while data is written. Pages over preallocated space
 //! (unwritten extents) are written there; all others go to new blocks, so that data which the log
 //! may still refer to is never overwritten. The committed size follows the written data.
+//!
+//! Few pages can be staged instead of written: for the log record that follows, or, when many files
+//! are written back, to be written with the pages of other files in few long writes.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -30,7 +33,7 @@ use crate::txn::{Births, Commit, Need, Receipt, Reservation};
 const BATCH_PAGES: usize = MAX_EXTENT_BLOCKS as usize;
 /// Most separate ranges of file blocks of a batch.
 const BATCH_RANGES: usize = 16;
-/// Most pages of a batch that are staged for the next log record.
+/// Most pages of a batch that are staged.
 const STAGED: usize = 16;
 const BLOCK: u64 = BLOCK_SIZE as u64;
 
@@ -56,6 +59,17 @@ impl Placed {
 /// All pages of a batch with their device blocks.
 type Places = SmallVec<[Placed; 1]>;
 
+/// Whether a batch of few pages is staged.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Staging {
+    /// It is written at once.
+    Never,
+    /// The caller writes the log next.
+    ForRecord,
+    /// The caller writes back more files, and writes what is staged.
+    WithOthers,
+}
+
 /// A range of file blocks with its old extents and its new mapping.
 struct Replacement {
     range: (u64, u64),
@@ -70,7 +84,7 @@ impl FileSystem {
     /// # Errors
     /// A device failure. Space was reserved when the data was accepted.
     pub(super) fn write_back(&self, inode: &Arc<Inode>) -> Result<()> {
-        self.sweep(inode, u64::MAX, false)
+        self.sweep(inode, u64::MAX, Staging::Never)
     }
 
     /// Like [`Self::write_back`], for the data below a file block.
@@ -78,7 +92,7 @@ impl FileSystem {
     /// # Errors
     /// As [`Self::write_back`].
     pub(super) fn write_back_below(&self, inode: &Arc<Inode>, end: u64) -> Result<()> {
-        self.sweep(inode, end, false)
+        self.sweep(inode, end, Staging::Never)
     }
 
     /// Like [`Self::write_back`], for a caller that writes the log next: a small amount of data may
@@ -87,7 +101,7 @@ impl FileSystem {
     /// # Errors
     /// As [`Self::write_back`].
     pub(super) fn write_back_staged(&self, inode: &Arc<Inode>) -> Result<()> {
-        self.sweep(inode, u64::MAX, true)
+        self.sweep(inode, u64::MAX, Staging::ForRecord)
     }
 
     /// Whether all dirty data of a file can be staged.
@@ -98,7 +112,18 @@ impl FileSystem {
         }
     }
 
-    fn sweep(&self, inode: &Arc<Inode>, end: u64, stage: bool) -> Result<()> {
+    /// Whether a batch of few pages can be staged now.
+    fn stages(&self, staging: Staging) -> bool {
+        match staging {
+            Staging::Never => false,
+            Staging::ForRecord => self.core().stages(),
+            // Also on a device that does not have several writes in flight: one write of the pages
+            // of many files is faster than one for each.
+            Staging::WithOthers => self.core().storage().has_room(),
+        }
+    }
+
+    fn sweep(&self, inode: &Arc<Inode>, end: u64, staging: Staging) -> Result<()> {
         // One sweep over the pages that are dirty now: a thread that keeps writing must not keep it
         // busy for ever.
         let mut sweep = {
@@ -110,13 +135,16 @@ impl FileSystem {
             }
         };
         loop {
+            if staging == Staging::WithOthers {
+                self.core().write_much_staged()?;
+            }
             let reservation = self.core().reserve(self.items(), batch_need().delayed())?;
             let state = inode.prepare();
             if state.attrs.is_none() {
                 return Ok(());
             }
             let (receipt, reached) =
-                self.write_batch(inode, state, (&sweep, stage), reservation)?;
+                self.write_batch(inode, state, (&sweep, staging), reservation)?;
             self.core().throttle(receipt)?;
             sweep.start = reached;
             let left = {
@@ -133,7 +161,7 @@ impl FileSystem {
         &self,
         inode: &Arc<Inode>,
         state: RwLockUpgradableReadGuard<'_, InodeState>,
-        (sweep, stage): (&Range<u64>, bool),
+        (sweep, staging): (&Range<u64>, Staging),
         reservation: Reservation<'_>,
     ) -> Result<(Receipt, u64)> {
         if becomes_inline(&state) {
@@ -158,7 +186,7 @@ impl FileSystem {
         let reserved = state.pages.blocks();
         let (mut placed, taken) = self.place_batch(&mut batch, &touched, reserved)?;
         let mut new = Extents::new();
-        let stage = stage && batch.len() <= STAGED && self.core().stages();
+        let stage = batch.len() <= STAGED && self.stages(staging);
         let mut to_stage = Vec::new();
         for part in &placed {
             self.write_placed(&state, part, &mut new, stage.then_some(&mut to_stage))?;
@@ -460,15 +488,22 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Writes back every file of this root that is on the list. A file that cannot be written back
-    /// keeps its pages for the next attempt, and does not stop the others.
+    /// Writes back every file of this root that is on the list; files with few pages in writes for
+    /// many of them, the last of which have returned with this call. A file that cannot be written
+    /// back keeps its pages for the next attempt, and does not stop the others.
     ///
     /// # Errors
     /// The first error; a device failure.
     pub(super) fn write_back_all(&self) -> Result<()> {
+        let drained = self.drain_list();
+        // Also for a thread that found the list empty because another one was here before it.
+        drained.and(self.core().write_staged())
+    }
+
+    fn drain_list(&self) -> Result<()> {
         self.root.writeback.drain(|inode| {
             let written = match self.items().is_head() {
-                true => self.write_back(inode),
+                true => self.sweep(inode, u64::MAX, Staging::WithOthers),
                 false => Err(Error::Stale),
             };
             if matches!(written, Err(Error::Stale)) {

@@ -118,6 +118,18 @@ impl Journal {
         self.flush_far(head)
     }
 
+    /// Writes the data that is staged now. The caller must not hold a lock of a file's state.
+    ///
+    /// # Errors
+    /// The device's failure, now or earlier.
+    pub fn write_staged(&self) -> Result<()> {
+        if self.storage.has_none_staged() {
+            return Ok(());
+        }
+        let _head = self.head.lock();
+        self.storage.write_with_staged(&[])
+    }
+
     /// Makes data up to `stamp` durable before a record that refers to it is written.
     ///
     /// # Errors

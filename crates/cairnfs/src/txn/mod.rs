@@ -194,6 +194,26 @@ impl Core {
         self.storage.stages() && !self.journal.is_ablated(Mechanism::OneFlush)
     }
 
+    /// Writes staged data if there is so much that a thread which stages more has to do so first.
+    /// The caller holds no lock of a file's state.
+    ///
+    /// # Errors
+    /// The device's failure, now or earlier.
+    pub fn write_much_staged(&self) -> Result<()> {
+        match self.storage.has_much_staged() {
+            true => self.write_staged(),
+            false => Ok(()),
+        }
+    }
+
+    /// Writes all data that is staged now, as [`Self::write_much_staged`].
+    ///
+    /// # Errors
+    /// As [`Self::write_much_staged`].
+    pub fn write_staged(&self) -> Result<()> {
+        self.journal.write_staged()
+    }
+
     /// Merges everything committed so far. Merges run one at a time; a second caller waits and then
     /// runs its own.
     ///

@@ -1,13 +1,14 @@
 //! The order of data and log records on the device: data that a record names without a checksum
-//! must be durable before the record is written.
+//! must be durable before the record is written. And how many writes the data of many files takes.
 
+use std::io;
 use std::sync::{Arc, Mutex};
 
-use cairnfs::Result;
 use cairnfs::device::{Device, MemoryDevice};
 use cairnfs::fs::{FileSystem, MakeOptions, make_device};
+use cairnfs::{Error, Result};
 
-use super::engine::{OWNER, ROOT, open};
+use super::engine::{OWNER, ROOT, copy, open};
 
 const PAGE: usize = 4096;
 
@@ -17,10 +18,35 @@ enum Done {
     Flush,
 }
 
-/// A device that reports to benefit from concurrent writes, and records the operations.
+/// A device that records the operations.
 struct Recording {
     device: MemoryDevice,
     done: Mutex<Vec<Done>>,
+    /// Whether it reports to benefit from concurrent writes.
+    together: bool,
+    /// Number of writes until one fails.
+    fails_after: Mutex<Option<usize>>,
+}
+
+impl Recording {
+    /// A new volume.
+    fn fresh(together: bool) -> Arc<Self> {
+        let recording = Arc::new(Self {
+            device: MemoryDevice::new(64 << 20),
+            done: Mutex::default(),
+            together,
+            fails_after: Mutex::default(),
+        });
+        make_device(&*recording, &MakeOptions::default(), &mut |_, _| {}).unwrap();
+        recording
+    }
+
+    fn must_fail(&self) -> bool {
+        let mut left = self.fails_after.lock().unwrap();
+        let fails = *left == Some(0);
+        *left = left.and_then(|n| n.checked_sub(1));
+        fails
+    }
 }
 
 impl Device for Recording {
@@ -34,12 +60,20 @@ impl Device for Recording {
 
     fn write(&self, offset: u64, buf: &[u8]) -> Result<()> {
         let bytes = buf.len();
+        if self.must_fail() {
+            return Err(Error::Io {
+                op: "write",
+                offset,
+                len: bytes,
+                source: Arc::new(io::Error::from_raw_os_error(libc::EIO)),
+            });
+        }
         self.done.lock().unwrap().push(Done::Write { bytes });
         self.device.write(offset, buf)
     }
 
     fn writes_together(&self) -> bool {
-        true
+        self.together
     }
 
     fn flush(&self) -> Result<()> {
@@ -63,11 +97,7 @@ fn file(fs: &FileSystem, name: &str, pages: usize) -> u64 {
 /// another record; that record's flush does not cover the data written since.
 #[test]
 fn unchecksummed_data_is_flushed_before_its_record() {
-    let device = Arc::new(Recording {
-        device: MemoryDevice::new(64 << 20),
-        done: Mutex::default(),
-    });
-    make_device(&*device, &MakeOptions::default(), &mut |_, _| {}).unwrap();
+    let device = Recording::fresh(true);
     let fs = open(device.clone());
 
     let long = file(&fs, "long", 1024 + 16);
@@ -85,4 +115,85 @@ fn unchecksummed_data_is_flushed_before_its_record() {
         matches!(after[..], [Done::Flush, Done::Write { .. }, Done::Flush]),
         "{done:?}"
     );
+}
+
+const FILES: usize = 1000;
+
+/// The contents of a small file: all differ.
+fn contents(n: usize) -> Vec<u8> {
+    format!("file {n};").into_bytes().repeat(300)
+}
+
+fn many_files(fs: &FileSystem) -> Vec<u64> {
+    let write = |n: usize| {
+        let name = format!("f{n}");
+        let made = fs.mknod(ROOT, name.as_bytes(), 0o100_644, 0, OWNER);
+        let ino = made.unwrap().ino;
+        fs.write(ino, 0, &contents(n), false).unwrap();
+        ino
+    };
+    (0..FILES).map(write).collect()
+}
+
+#[track_caller]
+fn all_read(fs: &FileSystem, files: &[u64]) {
+    for (n, ino) in files.iter().enumerate() {
+        let mut bytes = vec![0; 2 * PAGE];
+        let len = fs.read(*ino, 0, &mut bytes).unwrap();
+        bytes.truncate(len);
+        assert!(bytes == contents(n), "file {n}");
+    }
+}
+
+/// A sync writes the pages of many files together, and flushes them before the records that name
+/// them.
+#[test]
+fn sync_of_many_files_takes_few_writes() {
+    for together in [true, false] {
+        let device = Recording::fresh(together);
+        let fs = open(device.clone());
+        let files = many_files(&fs);
+        device.done.lock().unwrap().clear();
+        fs.sync().unwrap();
+
+        let done = device.done.lock().unwrap().clone();
+        let writes = done.iter().filter(|d| matches!(d, Done::Write { .. }));
+        assert!(writes.count() <= FILES / 25, "{done:?}");
+        let first = done.iter().position(|d| *d == Done::Flush).unwrap();
+        let bytes = |d: &Done| match d {
+            Done::Write { bytes } => *bytes,
+            Done::Flush => 0,
+        };
+        let data: usize = done.iter().take(first).map(bytes).sum();
+        assert_eq!(data, FILES * PAGE, "{done:?}");
+        all_read(&open(copy(&device.device)), &files);
+    }
+}
+
+/// A write for several files fails: the sync tells it, so does a later one, and no file has lost
+/// what was written to it as long as the volume is open.
+#[test]
+fn failed_write_for_many_files_fails_the_sync_and_keeps_their_data() {
+    for good in [0, 3, FILES / 64] {
+        let device = Recording::fresh(true);
+        let fs = open(device.clone());
+        let kept = file(&fs, "kept", 1);
+        fs.sync().unwrap();
+        let files = many_files(&fs);
+        *device.fails_after.lock().unwrap() = Some(good);
+        let failed = fs.sync();
+        assert!(
+            matches!(failed, Err(Error::Io { op: "write", .. })),
+            "{failed:?}"
+        );
+        all_read(&fs, &files);
+        let again = fs.sync();
+        assert!(matches!(again, Err(Error::Stopped(_))), "{again:?}");
+        all_read(&fs, &files);
+
+        let later = open(copy(&device.device));
+        let mut bytes = vec![0; 2 * PAGE];
+        assert_eq!(later.read(kept, 0, &mut bytes).unwrap(), PAGE);
+        assert!(later.lookup(ROOT, b"f0").is_err(), "no record was written");
+    }
 }
