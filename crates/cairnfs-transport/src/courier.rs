@@ -17,9 +17,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use parking_lot::Mutex;
-use rustix::thread::{CpuSet, Pid, gettid, sched_getaffinity, sched_setaffinity};
+use rustix::thread::{CpuSet, Pid, gettid, sched_getaffinity, sched_setaffinity, sched_yield};
 
 use crate::dev::{Channel, filled};
 use crate::reply::{Errno, Sink};
@@ -27,9 +28,14 @@ use crate::reply::{Errno, Sink};
 /// The largest reply that is handed over, in bytes: it is copied for that.
 const LARGEST: usize = 32 << 10;
 
-/// Messages after which it is looked again where the client runs, and before which it is not.
+/// Messages of one client after which it is looked again where it runs, and messages before it is looked
+/// where another one runs.
 const OFTEN: u32 = 32;
 const RARELY: u32 = 16;
+
+/// A message that comes later may come from another processor: after at most so many it is looked.
+const SLOW: Duration = Duration::from_micros(15);
+const DOUBT: u32 = 4;
 
 /// A reply on its way.
 #[derive(Debug)]
@@ -104,7 +110,12 @@ impl Post {
             let ends = self.closed.load(Ordering::Acquire);
             let parcel = self.next.lock().take();
             match parcel {
-                Some(parcel) => parcel.send(&self.channel),
+                Some(parcel) => {
+                    // The scheduler may still count the loop, which sleeps already, until it chooses
+                    // among the threads of this processor once more (delayed dequeue, Linux 6.12).
+                    sched_yield();
+                    parcel.send(&self.channel);
+                }
                 None if ends => return,
                 None => thread::park(),
             }
@@ -161,6 +172,8 @@ pub(crate) struct Courier {
     /// The thread that is followed, and the number of messages since it was looked where it runs.
     client: u32,
     since: u32,
+    /// Slow messages after which it is looked, fewer the more often that found it elsewhere.
+    doubt: u32,
 }
 
 impl Courier {
@@ -190,6 +203,7 @@ impl Courier {
             place: None,
             client: 0,
             since: RARELY,
+            doubt: 1,
         })
     }
 
@@ -201,19 +215,28 @@ impl Courier {
         }
     }
 
-    /// Makes the loop serve this client where it runs, for a message that it sent. False if that is not
-    /// possible, or would not pay because several clients take turns.
-    pub fn follow(&mut self, client: u32) -> bool {
+    /// Makes the loop serve this client where it runs, for a message that it sent after the loop had
+    /// waited for it so long. False if that is not possible, or would not pay because several clients
+    /// take turns.
+    pub fn follow(&mut self, client: u32, waited: Duration) -> bool {
         self.since += 1;
-        if self.client == client && self.since < OFTEN {
-            return self.place.is_some();
-        }
-        if self.since < RARELY {
-            return false;
+        let is_same = self.client == client;
+        let due = match (is_same, waited > SLOW) {
+            (true, true) => self.doubt,
+            (true, false) => OFTEN,
+            (false, _) => RARELY,
+        };
+        if self.since < due {
+            return is_same && self.place.is_some();
         }
         (self.client, self.since) = (client, 0);
         self.note_allowed();
-        match processor_of(client).filter(|processor| self.may_run_on(*processor)) {
+        let processor = processor_of(client).filter(|processor| self.may_run_on(*processor));
+        self.doubt = match processor == self.place {
+            true => (2 * self.doubt).min(DOUBT),
+            false => 1,
+        };
+        match processor {
             Some(processor) if self.place == Some(processor) => true,
             Some(processor) => self.bind(processor).is_ok(),
             None => {

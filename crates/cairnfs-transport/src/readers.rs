@@ -23,6 +23,10 @@ use crate::polling::Pace;
 /// while messages arrive, which is a fraction of a percent of one processor.
 const TICK: Duration = Duration::from_millis(2);
 
+/// The same while a lone client is followed: the thread that wakes takes a processor for a moment, and
+/// may push the client from its own.
+const TICK_BESIDE: Duration = Duration::from_millis(10);
+
 /// One more loop takes part when the balance of messages that were found waiting (counted
 /// [`WAITED`]) and others (counted -1) reaches this: when more than a third had to wait.
 const PRESSURE: u32 = 8;
@@ -239,7 +243,11 @@ impl Readers {
     fn watch(&self, state: &mut MutexGuard<'_, State>) -> bool {
         let seen = state.messages;
         state.watched = true;
-        let passed = self.called.wait_for(state, self.tick).timed_out();
+        let tick = match state.post {
+            Some(_) => TICK_BESIDE,
+            None => self.tick,
+        };
+        let passed = self.called.wait_for(state, tick).timed_out();
         state.watched = false;
         if !passed || state.messages != seen || state.closed || state.calls > 0 {
             return false;

@@ -405,7 +405,7 @@ impl<S: Server> EventLoop<S> {
                 break;
             };
             let (answered, client) = self.header();
-            let post = self.follow(turn, client);
+            let post = self.follow(turn, arrival, client);
             let from = From {
                 awaited: answered && self.answered,
                 client: answered.then_some(client),
@@ -420,7 +420,7 @@ impl<S: Server> EventLoop<S> {
 
     /// Prepares for a message of this client in this turn: the place where its reply is handed over, if it
     /// shall be.
-    fn follow(&mut self, turn: Turn, client: u32) -> Option<Arc<Post>> {
+    fn follow(&mut self, turn: Turn, arrival: Arrival, client: u32) -> Option<Arc<Post>> {
         if !turn.lone {
             if let Some(beside) = &mut self.beside {
                 beside.courier.leave();
@@ -438,7 +438,11 @@ impl<S: Server> EventLoop<S> {
             }
         }
         let courier = &mut self.beside.as_mut()?.courier;
-        (client != 0 && courier.follow(client)).then(|| Arc::clone(courier.post()))
+        let waited = match arrival {
+            Arrival::Slept(waited) => waited,
+            Arrival::AtOnce | Arrival::Polled => Duration::ZERO,
+        };
+        (client != 0 && courier.follow(client, waited)).then(|| Arc::clone(courier.post()))
     }
 
     fn start_courier(&self) -> io::Result<Beside> {

@@ -125,14 +125,19 @@ fn loop_runs_where_its_client_runs_and_everywhere_again() {
         let mut courier = Courier::start(&channel).unwrap();
         // A client that is this thread runs where it is bound to.
         let client = gettid().as_raw_nonzero().get().cast_unsigned();
-        assert!(courier.follow(client) && courier.is_beside());
+        assert!(courier.follow(client, Duration::ZERO) && courier.is_beside());
         let bound = sched_getaffinity(None).unwrap();
         assert_eq!(bound.count(), 1);
         assert!(bound.is_set(rustix::thread::sched_getcpu()));
-        assert!(!courier.follow(u32::MAX), "it is looked for later");
-        assert!((0..OFTEN).any(|_| !courier.follow(u32::MAX) && !courier.is_beside()));
+        assert!(
+            !courier.follow(u32::MAX, Duration::ZERO),
+            "it is looked for later"
+        );
+        assert!(
+            (0..OFTEN).any(|_| !courier.follow(u32::MAX, Duration::ZERO) && !courier.is_beside())
+        );
         assert_eq!(sched_getaffinity(None).unwrap(), before);
-        assert!((0..OFTEN).any(|_| courier.follow(client)));
+        assert!((0..OFTEN).any(|_| courier.follow(client, Duration::ZERO)));
         drop(courier);
         assert_eq!(sched_getaffinity(None).unwrap(), before);
     });
