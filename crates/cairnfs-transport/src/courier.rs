@@ -8,13 +8,13 @@
 //! loop is bound to the client's processor, and hands its reply to a thread of that policy, the courier.
 //!
 //! A thread of this policy hardly runs beside others. So nothing but the reply depends on it: it holds no
-//! lock of the server, and whoever watches the loop writes a reply that is not sent after a tick. The
-//! kernel refuses the second of two replies.
+//! lock of the server, and a reply that it has not written is written by the loop when it gets the message
+//! of another client, or by the loop's watcher after a tick. The kernel refuses the second of two replies.
 
 use std::fs;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -22,6 +22,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use rustix::thread::{CpuSet, Pid, gettid, sched_getaffinity, sched_setaffinity, sched_yield};
 
+use crate::abi::Opcode;
 use crate::dev::{Channel, filled};
 use crate::reply::{Errno, Sink};
 
@@ -41,17 +42,22 @@ const DOUBT: u32 = 4;
 #[derive(Debug)]
 struct Parcel {
     unique: u64,
+    /// The thread that sends nothing before it has it, if any does.
+    client: u32,
     outcome: Result<Vec<u8>, Errno>,
     sent: AtomicBool,
 }
 
 impl Parcel {
-    fn send(&self, channel: &Channel) {
-        match &self.outcome {
-            Ok(bytes) => channel.send(self.unique, Ok(&[bytes])),
-            Err(error) => channel.send(self.unique, Err(*error)),
-        }
+    /// Returns whether the kernel took it, which takes one reply to each request.
+    fn send(&self, channel: &Channel) -> bool {
+        let taken = match &self.outcome {
+            Ok(bytes) => channel.answer(self.unique, Ok(&[bytes])),
+            Err(error) => channel.answer(self.unique, Err(*error)),
+        };
+        // The client may go on here, and this thread much later.
         self.sent.store(true, Ordering::Release);
+        taken
     }
 }
 
@@ -63,8 +69,9 @@ pub(crate) struct Post {
     next: Mutex<Option<Arc<Parcel>>>,
     /// The newest parcel; the courier does not touch it, which may lose its processor at any time.
     newest: Mutex<Option<Arc<Parcel>>>,
-    /// The request whose reply is handed over, or 0.
+    /// The request whose reply is handed over, or 0, and the thread that sends nothing before it has it.
     request: AtomicU64,
+    client: AtomicU32,
     closed: AtomicBool,
 }
 
@@ -76,6 +83,7 @@ impl Post {
             next: Mutex::default(),
             newest: Mutex::default(),
             request: AtomicU64::new(0),
+            client: AtomicU32::new(0),
             closed: AtomicBool::new(false),
         }
     }
@@ -83,11 +91,24 @@ impl Post {
     /// Writes the newest reply if the courier has not done so. Returns whether that was needed.
     pub fn rescue(&self) -> bool {
         let newest = self.newest.lock().take();
-        let late = newest.filter(|parcel| !parcel.sent.load(Ordering::Acquire));
-        if let Some(parcel) = &late {
-            parcel.send(&self.channel);
+        let left = newest.filter(|parcel| !parcel.sent.load(Ordering::Acquire));
+        left.is_some_and(|parcel| parcel.send(&self.channel))
+    }
+
+    /// A message of this thread has arrived, or one that nobody waits for. Returns whether another thread had waited for a reply in vain.
+    fn arrived(&self, client: Option<u32>) -> bool {
+        let Some(client) = client else {
+            return false;
+        };
+        let mut newest = self.newest.lock();
+        if newest
+            .as_ref()
+            .is_some_and(|parcel| parcel.client == client)
+        {
+            *newest = None;
         }
-        late.is_some()
+        drop(newest);
+        self.rescue()
     }
 
     /// Hands a reply over; false if the courier has not taken the last one.
@@ -97,6 +118,7 @@ impl Post {
         };
         let parcel = Arc::new(Parcel {
             unique,
+            client: self.client.load(Ordering::Relaxed),
             outcome: outcome.map(<[_]>::concat),
             sent: AtomicBool::new(false),
         });
@@ -114,7 +136,7 @@ impl Post {
                     // The scheduler may still count the loop, which sleeps already, until it chooses
                     // among the threads of this processor once more (delayed dequeue, Linux 6.12).
                     sched_yield();
-                    parcel.send(&self.channel);
+                    let _ = parcel.send(&self.channel);
                 }
                 None if ends => return,
                 None => thread::park(),
@@ -261,8 +283,19 @@ impl Courier {
     }
 
     /// Hands the reply of this request over, when it is sent.
-    pub fn expect(&self, unique: u64) {
+    pub fn expect(&self, unique: u64, opcode: Opcode) {
+        let client = match opcode.may_be_sent_ahead() {
+            true => 0,
+            false => self.client,
+        };
+        self.post.client.store(client, Ordering::Relaxed);
         self.post.request.store(unique, Ordering::Relaxed);
+    }
+
+    /// A message of this client has arrived, or one that nobody waits for. Returns whether another client
+    /// had waited for a reply that the courier did not write.
+    pub fn arrived(&self, client: Option<u32>) -> bool {
+        self.post.arrived(client)
     }
 
     /// Where its replies are handed over.

@@ -141,22 +141,31 @@ impl AsFd for Channel {
     }
 }
 
-impl Sink for Channel {
-    fn send(&self, unique: u64, outcome: Result<&[&[u8]], Errno>) {
+impl Channel {
+    /// Sends a reply; returns whether the kernel took it, or an error in its place.
+    pub fn answer(&self, unique: u64, outcome: Result<&[&[u8]], Errno>) -> bool {
         let sent = match outcome {
             Ok(parts) => self.write(unique, 0, parts),
             Err(error) => self.write(unique, -error.number(), &[]),
         };
         match sent {
-            // ENOENT: the request was aborted. ENODEV: the file system is unmounted.
-            Ok(()) | Err(SystemError::NOENT | SystemError::NODEV) => {}
+            Ok(()) => true,
+            // ENOENT: the request was aborted, or is answered. ENODEV: the file system is unmounted.
+            Err(SystemError::NOENT | SystemError::NODEV) => false,
             Err(e) => {
                 tracing::warn!("reply to request {unique} failed: {e}");
                 // A request without a reply would hang its caller. If the kernel has ended the
                 // request with the failed reply, this one finds none.
                 let _ = self.write(unique, -Errno::EIO.number(), &[]);
+                true
             }
         }
+    }
+}
+
+impl Sink for Channel {
+    fn send(&self, unique: u64, outcome: Result<&[&[u8]], Errno>) {
+        self.answer(unique, outcome);
     }
 
     fn may_wait(&self) -> bool {

@@ -44,6 +44,8 @@ pub(crate) struct Turn {
     pub lone: bool,
     /// Find out whether a message is there already.
     pub look: bool,
+    /// Another loop watches this one.
+    pub watched: bool,
 }
 
 /// What is known of a message when it has arrived.
@@ -55,6 +57,8 @@ pub(crate) struct From {
     pub client: Option<u32>,
     /// The reply is handed over there.
     pub post: Option<Arc<Post>>,
+    /// Another client had waited for a reply that was handed over.
+    pub late: bool,
 }
 
 /// How a message arrived.
@@ -162,6 +166,7 @@ impl Readers {
         Some(Turn {
             lone: self.several && alone && state.pace.pays(),
             look: state.width < self.loops,
+            watched: state.active < self.loops,
         })
     }
 
@@ -273,6 +278,9 @@ impl State {
         let is_same = std::mem::replace(&mut self.client, client) == client;
         let is_beside = from.post.is_some();
         self.post = from.post;
+        if from.late {
+            return self.pace.failed();
+        }
         match (turn.lone, arrival) {
             (true, Arrival::Slept(waited)) if is_same && is_beside && self.pace.is_near(waited) => {
                 self.pace.caught();
@@ -311,6 +319,7 @@ mod tests {
             awaited,
             client: Some(client),
             post: None,
+            late: false,
         }
     }
 

@@ -405,11 +405,14 @@ impl<S: Server> EventLoop<S> {
                 break;
             };
             let (answered, client) = self.header();
+            let late = |beside: &Beside| beside.courier.arrived(answered.then_some(client));
+            let late = self.beside.as_ref().is_some_and(late);
             let post = self.follow(turn, arrival, client);
             let from = From {
                 awaited: answered && self.answered,
                 client: answered.then_some(client),
                 post: post.clone(),
+                late,
             };
             self.readers.leave(turn, arrival, from);
             self.answered = answered;
@@ -421,7 +424,7 @@ impl<S: Server> EventLoop<S> {
     /// Prepares for a message of this client in this turn: the place where its reply is handed over, if it
     /// shall be.
     fn follow(&mut self, turn: Turn, arrival: Arrival, client: u32) -> Option<Arc<Post>> {
-        if !turn.lone {
+        if !turn.lone || !turn.watched {
             if let Some(beside) = &mut self.beside {
                 beside.courier.leave();
             }
@@ -498,7 +501,7 @@ impl<S: Server> EventLoop<S> {
                 let beside = self.beside.as_ref().filter(|_| hands_over);
                 let sinks = match beside {
                     Some(beside) => {
-                        beside.courier.expect(header.unique);
+                        beside.courier.expect(header.unique, Opcode(header.opcode));
                         (&beside.direct, &beside.patient)
                     }
                     None => (&self.direct, &self.patient),

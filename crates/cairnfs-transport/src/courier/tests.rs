@@ -34,7 +34,7 @@ fn courier_writes_the_reply_that_is_awaited() {
     let courier = Courier::start(&channel).unwrap();
     let sink = courier.sink();
     for round in 1..1000u64 {
-        courier.expect(2 * round);
+        courier.expect(2 * round, Opcode::GETATTR);
         // One that the loop answers for another.
         sink.send(2 * round + 1, Ok(&[b"direct"]));
         assert_eq!(reply(&kernel), (2 * round + 1, 0, b"direct".to_vec()));
@@ -106,11 +106,31 @@ fn courier_that_is_late_is_not_waited_for() {
 }
 
 #[test]
+fn message_of_another_client_writes_what_the_courier_has_not() {
+    let (kernel, channel) = Channel::pair();
+    let post = Arc::new(Post::new(&channel));
+    let carry = |client, unique| {
+        post.client.store(client, Ordering::Relaxed);
+        assert!(post.carry(unique, Ok(&[])));
+        post.next.lock().take().unwrap()
+    };
+    let _kept = carry(7, 1);
+    assert!(!post.arrived(None) && is_silent(&kernel));
+    assert!(post.arrived(Some(8)));
+    assert_eq!(reply(&kernel).0, 1);
+    assert!(!post.arrived(Some(8)), "it is written once");
+    // A client that goes on has its reply, though the courier could not note that.
+    let _kept = carry(7, 2);
+    assert!(!post.arrived(Some(7)) && !post.arrived(Some(8)));
+    assert!(is_silent(&kernel));
+}
+
+#[test]
 fn what_was_handed_over_is_written_at_the_end() {
     for _ in 0..200 {
         let (kernel, channel) = Channel::pair();
         let courier = Courier::start(&channel).unwrap();
-        courier.expect(1);
+        courier.expect(1, Opcode::READ);
         courier.sink().send(1, Ok(&[]));
         drop(courier);
         assert_eq!(reply(&kernel), (1, 0, vec![]));

@@ -139,7 +139,11 @@ fn loop_that_polls_does_not_sleep() {
     };
     for round in 0..200 {
         let lone = round % 2 == 0;
-        let turn = Turn { lone, look: false };
+        let turn = Turn {
+            lone,
+            look: false,
+            watched: false,
+        };
         thread::scope(|scope| {
             scope.spawn(|| send(&kernel, b"message", SendFlags::empty()).unwrap());
             let (received, arrival) = event_loop.wait(turn).unwrap();
