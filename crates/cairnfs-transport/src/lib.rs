@@ -11,7 +11,6 @@
 //! `unsafe` is allowed only at the seams to system calls that have no safe wrapper.
 
 pub mod abi;
-mod courier;
 pub mod dev;
 pub mod init;
 pub mod notify;

@@ -10,22 +10,16 @@
 //! watches the one that works: if it is busy with one message for a tick, the watcher takes over, so
 //! no message waits behind a long computation for longer. Nothing is timed while no messages arrive.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-use crate::courier::Post;
 use crate::polling::Pace;
 
 /// How long a message may take before another loop takes over waiting. Each tick wakes a thread
 /// while messages arrive, which is a fraction of a percent of one processor.
 const TICK: Duration = Duration::from_millis(2);
-
-/// The same while a lone client is followed: the thread that wakes takes a processor for a moment, and
-/// may push the client from its own.
-const TICK_BESIDE: Duration = Duration::from_millis(10);
 
 /// One more loop takes part when the balance of messages that were found waiting (counted
 /// [`WAITED`]) and others (counted -1) reaches this: when more than a third had to wait.
@@ -39,26 +33,10 @@ const IDLE: u32 = 32;
 /// How to wait for the next message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Turn {
-    /// The loop is the only one, and the next message will probably come soon: it looks for it for a
-    /// while before it sleeps, or waits where the client runs.
-    pub lone: bool,
+    /// Look for messages for a while before sleeping.
+    pub poll: bool,
     /// Find out whether a message is there already.
     pub look: bool,
-    /// Another loop watches this one.
-    pub watched: bool,
-}
-
-/// What is known of a message when it has arrived.
-#[derive(Clone, Default)]
-pub(crate) struct From {
-    /// Programs wait for the replies of this message and of the one that the loop served before it.
-    pub awaited: bool,
-    /// The thread that waits for the reply.
-    pub client: Option<u32>,
-    /// The reply is handed over there.
-    pub post: Option<Arc<Post>>,
-    /// Another client had waited for a reply that was handed over.
-    pub late: bool,
 }
 
 /// How a message arrived.
@@ -76,14 +54,13 @@ pub(crate) enum Arrival {
 #[derive(Debug)]
 pub(crate) struct Readers {
     loops: usize,
-    /// On one processor nothing is won.
-    several: bool,
+    /// Polling needs a processor besides the client's.
+    may_poll: bool,
     /// [`TICK`]; tests that must not depend on time make it longer.
     tick: Duration,
     state: Mutex<State>,
     called: Condvar,
     polled: AtomicU64,
-    followed: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -103,10 +80,6 @@ struct State {
     pressure: u32,
     idle: u32,
     pace: Pace,
-    /// The thread that waited for the reply of the last message.
-    client: u32,
-    /// Where the reply of the last message is handed over.
-    post: Option<Arc<Post>>,
     closed: bool,
 }
 
@@ -115,7 +88,7 @@ impl Readers {
     pub fn new(loops: usize, processors: usize) -> Self {
         Self {
             loops,
-            several: processors > 1,
+            may_poll: processors > 1,
             tick: TICK,
             state: Mutex::new(State {
                 width: 1,
@@ -126,25 +99,17 @@ impl Readers {
                 watched: false,
                 pressure: 0,
                 idle: 0,
-                pace: Pace::beside(),
-                client: 0,
-                post: None,
+                pace: Pace::default(),
                 closed: false,
             }),
             called: Condvar::new(),
             polled: AtomicU64::new(0),
-            followed: AtomicU64::new(0),
         }
     }
 
     /// Number of messages that were found by polling.
     pub fn polled(&self) -> u64 {
         self.polled.load(Ordering::Relaxed)
-    }
-
-    /// Number of messages that were served on the processor of the client.
-    pub fn followed(&self) -> u64 {
-        self.followed.load(Ordering::Relaxed)
     }
 
     /// Begins a turn of waiting for a message; parks the calling loop until it is needed. `None`
@@ -164,23 +129,27 @@ impl Readers {
         state.reading += 1;
         let alone = state.width == 1 && state.reading == 1;
         Some(Turn {
-            lone: self.several && alone && state.pace.pays(),
+            poll: self.may_poll && alone && state.pace.pays(),
             look: state.width < self.loops,
-            watched: state.active < self.loops,
         })
     }
 
-    /// No loop can wait where its client runs.
-    pub fn only_poll(&self) {
-        self.state.lock().pace = Pace::default();
-    }
-
-    /// Ends a turn with a message.
-    pub fn leave(&self, turn: Turn, arrival: Arrival, from: From) {
+    /// Ends a turn with a message. `awaited` if programs wait for the replies of this message and
+    /// of the one that the loop served before it.
+    pub fn leave(&self, turn: Turn, arrival: Arrival, awaited: bool) {
         let mut state = self.state.lock();
         state.reading -= 1;
         state.messages += 1;
-        if arrival == Arrival::AtOnce && from.awaited {
+        match (arrival, turn.poll) {
+            (Arrival::AtOnce | Arrival::Polled, true) => {
+                self.polled.fetch_add(1, Ordering::Relaxed);
+                state.pace.caught();
+            }
+            (Arrival::Slept(_), true) => state.pace.missed(),
+            (Arrival::Slept(waited), false) => state.pace.slept(waited),
+            (_, false) => {}
+        }
+        if arrival == Arrival::AtOnce && awaited {
             state.pressure += WAITED;
             if state.pressure >= PRESSURE {
                 self.widen(&mut state);
@@ -188,12 +157,6 @@ impl Readers {
         } else {
             state.pressure = state.pressure.saturating_sub(1);
         }
-        if from.post.is_some() {
-            self.followed.fetch_add(1, Ordering::Relaxed);
-        } else if turn.lone && !matches!(arrival, Arrival::Slept(_)) {
-            self.polled.fetch_add(1, Ordering::Relaxed);
-        }
-        state.note_pace(turn, arrival, from);
         if !state.watched && state.active < self.loops {
             self.called.notify_one();
         }
@@ -248,23 +211,13 @@ impl Readers {
     fn watch(&self, state: &mut MutexGuard<'_, State>) -> bool {
         let seen = state.messages;
         state.watched = true;
-        let tick = match state.post {
-            Some(_) => TICK_BESIDE,
-            None => self.tick,
-        };
-        let passed = self.called.wait_for(state, tick).timed_out();
+        let passed = self.called.wait_for(state, self.tick).timed_out();
         state.watched = false;
         if !passed || state.messages != seen || state.closed || state.calls > 0 {
             return false;
         }
         if state.reading == 0 {
             return true;
-        }
-        if let Some(post) = state.post.take() {
-            if MutexGuard::unlocked(state, || post.rescue()) {
-                state.pace.failed();
-            }
-            return false;
         }
         // No message arrives; the next one ends this wait.
         self.called.wait(state);
@@ -273,26 +226,6 @@ impl Readers {
 }
 
 impl State {
-    fn note_pace(&mut self, turn: Turn, arrival: Arrival, from: From) {
-        let client = from.client.unwrap_or(self.client);
-        let is_same = std::mem::replace(&mut self.client, client) == client;
-        let is_beside = from.post.is_some();
-        self.post = from.post;
-        if from.late {
-            return self.pace.failed();
-        }
-        match (turn.lone, arrival) {
-            (true, Arrival::Slept(waited)) if is_same && is_beside && self.pace.is_near(waited) => {
-                self.pace.caught();
-            }
-            (true, Arrival::AtOnce | Arrival::Polled) if is_same => self.pace.caught(),
-            (true, _) => self.pace.missed(),
-            (false, Arrival::Slept(waited)) if is_same => self.pace.slept(waited),
-            (false, Arrival::Slept(_)) => self.pace.slept(Duration::MAX),
-            (false, _) => {}
-        }
-    }
-
     /// Another loop waits for messages while this one begins to.
     fn note_idle(&mut self) {
         self.idle += 1;
@@ -307,21 +240,10 @@ impl State {
 mod tests {
     use super::*;
     use std::ops::Range;
-
-    use crate::dev::Channel;
+    use std::sync::Arc;
     use std::thread;
 
     const SOON: Arrival = Arrival::Slept(Duration::from_micros(20));
-
-    /// A message of this thread.
-    fn by(client: u32, awaited: bool) -> From {
-        From {
-            awaited,
-            client: Some(client),
-            post: None,
-            late: false,
-        }
-    }
 
     impl Readers {
         /// Readers whose watcher does not take over, however slowly the test runs. The loops of the
@@ -335,7 +257,7 @@ mod tests {
 
         fn turn(&self, arrival: Arrival, awaited: bool) -> Turn {
             let turn = self.enter().unwrap();
-            self.leave(turn, arrival, by(1, awaited));
+            self.leave(turn, arrival, awaited);
             turn
         }
 
@@ -370,7 +292,7 @@ mod tests {
         while readers.state.lock().active > 1 {
             thread::yield_now();
         }
-        readers.leave(turn, Arrival::AtOnce, by(1, true));
+        readers.leave(turn, Arrival::AtOnce, true);
         readers.turns(1..2 * PRESSURE / WAITED, Arrival::AtOnce, true);
         assert_eq!(readers.width(), 3);
         assert!(others.into_iter().all(|thread| thread.join().unwrap()));
@@ -401,53 +323,19 @@ mod tests {
         assert_eq!(readers.width(), 2);
         readers.turn(SOON, true);
         assert_eq!(readers.width(), 1);
-        readers.leave(waiting, SOON, by(1, true));
+        readers.leave(waiting, SOON, true);
     }
 
     #[test]
-    fn only_lone_loop_polls_or_follows_and_only_if_there_is_another_processor() {
+    fn only_lone_loop_polls_and_only_beside_another_processor() {
         for (processors, polls) in [(1, false), (2, true)] {
             let readers = Readers::new(2, processors);
-            readers.turns(0..9, SOON, true);
-            assert_eq!(readers.turn(Arrival::Polled, true).lone, polls);
+            readers.turns(0..8, SOON, true);
+            assert_eq!(readers.turn(Arrival::Polled, true).poll, polls);
             assert_eq!(readers.polled(), u64::from(polls));
             readers.turns(0..PRESSURE, Arrival::AtOnce, true);
-            assert!(!readers.enter().unwrap().lone, "several take part");
+            assert!(!readers.enter().unwrap().poll, "several take part");
         }
-    }
-
-    #[test]
-    fn clients_that_take_turns_are_not_followed() {
-        let readers = Readers::new(2, 2);
-        for _ in 0..100 {
-            for client in [1, 2] {
-                let turn = readers.enter().unwrap();
-                assert!(!turn.lone);
-                readers.leave(turn, SOON, by(client, true));
-            }
-        }
-        readers.turns(0..9, SOON, true);
-        let lone = readers.enter().unwrap();
-        assert!(lone.lone);
-        readers.leave(lone, SOON, by(1, true));
-        let seen = |client| {
-            let turn = readers.enter().unwrap();
-            readers.leave(turn, Arrival::AtOnce, by(client, false));
-            turn.lone
-        };
-        assert!((2..100).any(|client| !seen(client)));
-    }
-
-    #[test]
-    fn messages_without_a_client_change_nothing_about_it() {
-        let readers = Readers::new(2, 2);
-        for _ in 0..4 {
-            readers.turn(SOON, true);
-            let turn = readers.enter().unwrap();
-            readers.leave(turn, SOON, From::default());
-        }
-        readers.turn(SOON, true);
-        assert!(readers.enter().unwrap().lone);
     }
 
     #[test]
@@ -484,7 +372,7 @@ mod tests {
             0,
             "this loop waits for messages"
         );
-        readers.leave(turn, SOON, by(1, true));
+        readers.leave(turn, SOON, true);
         readers.relieve();
         readers.relieve();
         while readers.state.lock().reading == 0 {
@@ -504,34 +392,6 @@ mod tests {
     }
 
     #[test]
-    fn watcher_writes_a_reply_that_the_courier_does_not() {
-        let (kernel, channel) = Channel::pair();
-        let post = Arc::new(Post::new(&channel));
-        let readers = Arc::new(Readers::new(3, 2));
-        readers.state.lock().width = 2;
-        let turn = readers.enter().unwrap();
-        let parked = thread::spawn({
-            let readers = Arc::clone(&readers);
-            move || readers.enter().is_some()
-        });
-        while readers.state.lock().active > 2 {
-            thread::yield_now();
-        }
-        let _waits = readers.enter().unwrap();
-        assert!(post.carry(7, Ok(&[])));
-        let from = From {
-            post: Some(post),
-            ..by(1, true)
-        };
-        readers.leave(turn, SOON, from);
-        // Nothing but the watcher writes it.
-        let mut reply = [0; 100];
-        assert!(rustix::io::read(&kernel, &mut reply).unwrap() > 0);
-        readers.close();
-        assert!(!parked.join().unwrap());
-    }
-
-    #[test]
     fn watcher_takes_over_from_loop_that_is_busy() {
         let readers = Arc::new(Readers::new(2, 2));
         let turn = readers.enter().unwrap();
@@ -542,7 +402,7 @@ mod tests {
         while readers.state.lock().active > 1 {
             thread::yield_now();
         }
-        readers.leave(turn, SOON, by(1, true));
+        readers.leave(turn, SOON, true);
         assert!(parked.join().unwrap().is_some());
     }
 }

@@ -17,13 +17,12 @@ use rustix::io::Errno as SystemError;
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::abi::{self, InHeader, InitOut, Opcode};
-use crate::courier::{Courier, Post};
 use crate::dev::{Channel, Message, Received};
 use crate::init::{self, Features, Granted, Offer, agree};
 use crate::notify::Notifier;
 use crate::polling::POLL;
 use crate::quiet::{Patient, Quiet, is_direct};
-use crate::readers::{Arrival, From, Readers, Turn};
+use crate::readers::{Arrival, Readers, Turn};
 use crate::reply::{Errno, Sink};
 use crate::ring::{Prepared, Running};
 use crate::server::{Server, serve};
@@ -140,11 +139,6 @@ impl Traffic {
     /// Number of messages that event loops and rings found by polling, before they slept.
     pub fn polled(&self) -> u64 {
         self.readers.polled() + self.by_rings.polled.load(Ordering::Relaxed)
-    }
-
-    /// Number of messages that an event loop served on the processor of the client, which it followed.
-    pub fn followed(&self) -> u64 {
-        self.readers.followed()
     }
 }
 
@@ -275,12 +269,9 @@ impl<S: Server> Session<S> {
             channel,
             readers: Arc::clone(&self.readers),
             by_rings: Arc::clone(&self.by_rings),
-            quiet: self.quiet(),
             buffer: Channel::buffer(self.granted.max_request),
             polls_for: POLL,
             answered: false,
-            may_follow: self.config.loops > 1,
-            beside: None,
         })
     }
 }
@@ -366,22 +357,11 @@ struct EventLoop<S> {
     patient: Arc<dyn Sink>,
     readers: Arc<Readers>,
     by_rings: Arc<ByRings>,
-    quiet: Arc<Quiet>,
     buffer: Vec<u8>,
     /// [`POLL`], unless a test must not depend on time.
     polls_for: Duration,
     /// Whether a program waited for the reply of the last message.
     answered: bool,
-    /// Whether replies can be handed over: another loop watches, and nothing has failed.
-    may_follow: bool,
-    beside: Option<Beside>,
-}
-
-/// What hands over the replies of a loop.
-struct Beside {
-    courier: Courier,
-    direct: Arc<dyn Sink>,
-    patient: Arc<dyn Sink>,
 }
 
 /// Releases parked loops when a loop ends, in whatever way.
@@ -404,71 +384,22 @@ impl<S: Server> EventLoop<S> {
             let Received::Message(len) = received else {
                 break;
             };
-            let (answered, client) = self.header();
-            let late = |beside: &Beside| beside.courier.arrived(answered.then_some(client));
-            let late = self.beside.as_ref().is_some_and(late);
-            let post = self.follow(turn, arrival, client);
-            let from = From {
-                awaited: answered && self.answered,
-                client: answered.then_some(client),
-                post: post.clone(),
-                late,
-            };
-            self.readers.leave(turn, arrival, from);
+            let answered = !self.opcode().is_unanswered();
+            self.readers.leave(turn, arrival, answered && self.answered);
             self.answered = answered;
-            self.serve(len, post.is_some());
+            self.serve(len);
         }
         Ok(())
-    }
-
-    /// Prepares for a message of this client in this turn: the place where its reply is handed over, if it
-    /// shall be.
-    fn follow(&mut self, turn: Turn, arrival: Arrival, client: u32) -> Option<Arc<Post>> {
-        if !turn.lone || !turn.watched {
-            if let Some(beside) = &mut self.beside {
-                beside.courier.leave();
-            }
-            return None;
-        }
-        if self.beside.is_none() && self.may_follow {
-            match self.start_courier() {
-                Ok(beside) => self.beside = Some(beside),
-                Err(error) => {
-                    tracing::debug!("replies are not handed over: {error}");
-                    self.may_follow = false;
-                    self.readers.only_poll();
-                }
-            }
-        }
-        let courier = &mut self.beside.as_mut()?.courier;
-        let waited = match arrival {
-            Arrival::Slept(waited) => waited,
-            Arrival::AtOnce | Arrival::Polled => Duration::ZERO,
-        };
-        (client != 0 && courier.follow(client, waited)).then(|| Arc::clone(courier.post()))
-    }
-
-    fn start_courier(&self) -> io::Result<Beside> {
-        let courier = Courier::start(&self.channel)?;
-        let direct: Arc<dyn Sink> = Arc::new(courier.sink());
-        let patient = Patient::new(Arc::clone(&direct), Arc::clone(&self.quiet));
-        Ok(Beside {
-            courier,
-            direct,
-            patient: Arc::new(patient),
-        })
     }
 
     /// Waits for the next message in the way of this turn.
     fn wait(&mut self, turn: Turn) -> io::Result<(Received, Arrival)> {
         let began = Instant::now();
         let mut arrival = None;
-        let is_beside = |beside: &Beside| beside.courier.is_beside();
-        let polls = turn.lone && !self.beside.as_ref().is_some_and(is_beside);
-        if (polls || turn.look) && self.channel.is_ready() {
+        if (turn.poll || turn.look) && self.channel.is_ready() {
             arrival = Some(Arrival::AtOnce);
         }
-        while polls && arrival.is_none() && began.elapsed() < self.polls_for {
+        while turn.poll && arrival.is_none() && began.elapsed() < self.polls_for {
             if self.channel.is_ready() {
                 arrival = Some(Arrival::Polled);
             }
@@ -481,15 +412,13 @@ impl<S: Server> EventLoop<S> {
         ))
     }
 
-    /// Whether the message in the buffer is answered, and the thread that sent it.
-    fn header(&self) -> (bool, u32) {
+    /// The operation of the message in the buffer.
+    fn opcode(&self) -> Opcode {
         let header = InHeader::read_from_prefix(&self.buffer);
-        let header = header.map(|(header, _)| (header.opcode, header.pid));
-        let (opcode, client) = header.unwrap_or_default();
-        (!Opcode(opcode).is_unanswered(), client)
+        Opcode(header.map_or(0, |(header, _)| header.opcode))
     }
 
-    fn serve(&self, len: usize, hands_over: bool) {
+    fn serve(&self, len: usize) {
         let bytes = self.buffer.get(..len).unwrap_or_default();
         match Message::split(bytes) {
             Some(message) if message.header.len as usize == len => {
@@ -498,17 +427,9 @@ impl<S: Server> EventLoop<S> {
                     op,
                     payload,
                 } = message;
-                let beside = self.beside.as_ref().filter(|_| hands_over);
-                let sinks = match beside {
-                    Some(beside) => {
-                        beside.courier.expect(header.unique, Opcode(header.opcode));
-                        (&beside.direct, &beside.patient)
-                    }
-                    None => (&self.direct, &self.patient),
-                };
                 let sink = match is_direct(Opcode(header.opcode), op) {
-                    true => sinks.0,
-                    false => sinks.1,
+                    true => &self.direct,
+                    false => &self.patient,
                 };
                 serve(&*self.server, &header, op, payload, sink);
             }

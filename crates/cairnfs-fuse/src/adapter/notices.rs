@@ -47,7 +47,6 @@ impl Kernel for Notices {
         Transport {
             name: self.traffic.transport().to_owned(),
             polled: self.traffic.polled(),
-            followed: self.traffic.followed(),
         }
     }
 }
