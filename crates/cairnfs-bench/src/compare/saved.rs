@@ -84,9 +84,9 @@ const SHOWN: &[Shown] = &[
     Shown {
         mechanism: Mechanism::ValuesOnce,
         workloads: &[
-            "xattr --threads 8 --files 10000 --values 10",
-            "xattr --threads 8 --files 10000 --values 1000",
-            "xattr --threads 8 --files 10000 --values 100000",
+            "xattr --threads 8 --files 100000 --values 10",
+            "xattr --threads 8 --files 100000 --values 1000",
+            "xattr --threads 8 --files 100000 --values 100000",
         ],
         figures: &[
             ("set", "calls/s"),
@@ -98,7 +98,7 @@ const SHOWN: &[Shown] = &[
         mechanism: Mechanism::ChangesOnly,
         workloads: &[
             "fsync --jobs 1 --random --cold --files 2048 --every 8 --block 4K --total 64M",
-            "fsync --jobs 16 --random --cold --files 256 --every 8 --block 4K --total 8M",
+            "fsync --jobs 1 --random --scattered --cold --files 64 --syncs 64 --block 4K --total 1G",
         ],
         figures: &[
             ("random write + fsync", "fsyncs/s"),

@@ -37,6 +37,15 @@ pub struct Fsync {
     #[arg(long, value_name = "N", default_value_t = 1, requires = "random")]
     pub files: u64,
 
+    /// Syncs of each job; by default until it has written all its bytes.
+    #[arg(long, value_name = "N")]
+    pub syncs: Option<u64>,
+
+    /// Give each file an extent for each block before: every other block is written again after a
+    /// sync; for --random.
+    #[arg(long, requires = "random")]
+    pub scattered: bool,
+
     /// Close and open the target before, so that no file is in memory; for --random.
     #[arg(long, requires = "random")]
     pub cold: bool,
@@ -63,6 +72,8 @@ impl Workload for Fsync {
                 ("blocks_per_fsync", self.every),
                 ("random", u64::from(self.random)),
                 ("files", self.files),
+                ("syncs", self.written_blocks().div_ceil(self.every)),
+                ("scattered", u64::from(self.scattered)),
                 ("cold", u64::from(self.cold)),
                 ("append", u64::from(self.append)),
                 ("seed", self.seed),
@@ -76,6 +87,7 @@ impl Workload for Fsync {
             ("--block", self.block),
             ("--every", self.every),
             ("--files", self.files),
+            ("--syncs", self.syncs.unwrap_or(1)),
         ])?;
         if self.random && self.append {
             return Err("a file is overwritten at random, or appended to".into());
@@ -83,8 +95,8 @@ impl Workload for Fsync {
         if self.total < self.block || !self.total.is_multiple_of(self.block) {
             return Err("--total must be a multiple of --block".into());
         }
-        if !self.random && (self.files > 1 || self.cold) {
-            return Err("--files and --cold are for --random".into());
+        if !self.random && (self.files > 1 || self.cold || self.scattered) {
+            return Err("--files, --scattered and --cold are for --random".into());
         }
         if !self.blocks().is_multiple_of(self.files) {
             return Err("--files must divide the number of blocks".into());
@@ -100,7 +112,13 @@ impl Workload for Fsync {
         let dir = worker.dir()?;
         (0..self.files).try_for_each(|n| {
             let file = dir.open(&file_name(n), Open::New)?;
-            (0..self.file_blocks()).try_for_each(|n| file.write_at(&block, n * self.block))
+            let write = |n| file.write_at(&block, n * self.block);
+            (0..self.file_blocks()).try_for_each(write)?;
+            if self.scattered {
+                file.sync()?;
+                (0..self.file_blocks()).step_by(2).try_for_each(write)?;
+            }
+            Ok(())
         })
     }
 
@@ -128,6 +146,12 @@ impl Fsync {
         self.total / self.block
     }
 
+    /// Blocks that each job writes while it is measured.
+    fn written_blocks(&self) -> u64 {
+        let most = self.syncs.map(|syncs| syncs.saturating_mul(self.every));
+        most.map_or(self.blocks(), |most| most.min(self.blocks()))
+    }
+
     /// Blocks of each file.
     fn file_blocks(&self) -> u64 {
         self.blocks() / self.files
@@ -146,7 +170,7 @@ impl Fsync {
         let mut file = dir.open(&file_name(0), self.how())?;
         let mut turns = (1..self.files).chain([0]).cycle();
         let mut random = Random::new(self.seed, worker.number as u64);
-        let mut blocks = 0..self.blocks();
+        let mut blocks = 0..self.written_blocks();
         while !blocks.is_empty() {
             // A write may defer work to the sync, so only the time of both is comparable.
             let written = worker.tally.timed(|| {
@@ -171,5 +195,40 @@ impl Fsync {
             (_, true) => file.append(block),
             _ => file.write_at(block, n * self.block),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(words: &[&str]) -> Fsync {
+        let fsync: Fsync = crate::parse(words).unwrap();
+        fsync.check().unwrap();
+        fsync
+    }
+
+    #[test]
+    fn syncs_limit_what_is_written_and_not_the_files() {
+        let all = parsed(&["--block", "4K", "--total", "64K", "--every", "3"]);
+        assert_eq!(all.written_blocks(), 16);
+        let few = parsed(&[
+            "--block", "4K", "--total", "64K", "--every", "3", "--syncs", "2",
+        ]);
+        assert_eq!((few.written_blocks(), few.file_blocks()), (6, 16));
+        let more = parsed(&["--block", "4K", "--total", "64K", "--syncs", "17"]);
+        assert_eq!(more.written_blocks(), 16);
+        let none: Fsync = crate::parse(&["--syncs", "0"]).unwrap();
+        assert!(none.check().is_err());
+    }
+
+    #[test]
+    fn only_files_that_are_overwritten_can_be_scattered() {
+        assert!(parsed(&["--random", "--scattered"]).scattered);
+        let sequential = Fsync {
+            random: false,
+            ..parsed(&["--random", "--scattered"])
+        };
+        assert!(sequential.check().is_err());
     }
 }
