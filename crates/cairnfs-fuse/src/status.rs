@@ -97,6 +97,9 @@ pub struct Transport {
     pub name: String,
     /// Messages since the volume was mounted that an event loop found by polling, before it slept.
     pub polled: u64,
+    /// Messages that an event loop served on the processor of the only client.
+    #[serde(default)]
+    pub followed: u64,
 }
 
 /// The backup to which a volume is shipped while it is mounted. Numbers are those since it was mounted.
@@ -316,6 +319,7 @@ mod tests {
         let transport = Transport {
             name: "dev".into(),
             polled: 7,
+            followed: 9,
         };
         let path = Path::new("/a \"b\"\n.cairn");
         let status = Status::of(&fs, path, 3, &messages, transport);
@@ -331,10 +335,7 @@ mod tests {
         assert_eq!((read.error_count(), read.errors[LOST]), (3, 3));
         assert_eq!(read.counters, status.counters);
         assert_eq!(read.messages, status.messages);
-        assert_eq!(
-            (read.transport.name.as_str(), read.transport.polled),
-            ("dev", 7)
-        );
+        assert_eq!(read.transport, status.transport);
         assert_eq!((read.messages["lookup"], read.messages["write"]), (1, 0));
         assert!(read.counters.contains_key("commits") && read.space.available > 0);
     }

@@ -83,6 +83,12 @@ impl Opcode {
         )
     }
 
+    /// Whether a thread may send further requests before the reply: data that the kernel reads ahead or
+    /// writes back in its name.
+    pub fn may_be_sent_ahead(self) -> bool {
+        matches!(self, Opcode::READ | Opcode::WRITE)
+    }
+
     /// Size in bytes of the structure at the beginning of a request's body; what follows is the
     /// payload. An unknown operation has none.
     pub fn fixed_size(self) -> usize {

@@ -8,6 +8,8 @@ use std::cell::RefCell;
 use std::fs::OpenOptions;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+#[cfg(test)]
+use std::sync::Arc;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno as SystemError;
@@ -49,6 +51,17 @@ pub(crate) struct Channel {
 impl Channel {
     pub fn new(device: OwnedFd) -> Self {
         Self { device }
+    }
+
+    /// A socket in place of the kernel, and the channel to it.
+    #[cfg(test)]
+    #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+    pub fn pair() -> (OwnedFd, Arc<Self>) {
+        use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+        let flags = SocketFlags::CLOEXEC;
+        let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
+        let (kernel, device) = pair.unwrap();
+        (kernel, Arc::new(Self::new(device)))
     }
 
     /// Opens a further channel of the same connection.
@@ -128,22 +141,31 @@ impl AsFd for Channel {
     }
 }
 
-impl Sink for Channel {
-    fn send(&self, unique: u64, outcome: Result<&[&[u8]], Errno>) {
+impl Channel {
+    /// Sends a reply; returns whether the kernel took it, or an error in its place.
+    pub fn answer(&self, unique: u64, outcome: Result<&[&[u8]], Errno>) -> bool {
         let sent = match outcome {
             Ok(parts) => self.write(unique, 0, parts),
             Err(error) => self.write(unique, -error.number(), &[]),
         };
         match sent {
-            // ENOENT: the request was aborted. ENODEV: the file system is unmounted.
-            Ok(()) | Err(SystemError::NOENT | SystemError::NODEV) => {}
+            Ok(()) => true,
+            // ENOENT: the request was aborted, or is answered. ENODEV: the file system is unmounted.
+            Err(SystemError::NOENT | SystemError::NODEV) => false,
             Err(e) => {
                 tracing::warn!("reply to request {unique} failed: {e}");
                 // A request without a reply would hang its caller. If the kernel has ended the
                 // request with the failed reply, this one finds none.
                 let _ = self.write(unique, -Errno::EIO.number(), &[]);
+                true
             }
         }
+    }
+}
+
+impl Sink for Channel {
+    fn send(&self, unique: u64, outcome: Result<&[&[u8]], Errno>) {
+        self.answer(unique, outcome);
     }
 
     fn may_wait(&self) -> bool {
@@ -160,17 +182,26 @@ impl Sink for Channel {
         size: usize,
         fill: &mut dyn FnMut(&mut [u8]) -> Result<usize, Errno>,
     ) {
-        FILLED.with_borrow_mut(|buffer| {
-            if buffer.len() < size {
-                buffer.resize(size, 0);
-            }
-            let room = buffer.get_mut(..size).unwrap_or_default();
-            match fill(room) {
-                Ok(len) => self.send(unique, Ok(&[room.get(..len).unwrap_or(room)])),
-                Err(error) => self.send(unique, Err(error)),
-            }
-        });
+        filled(size, fill, |outcome| self.send(unique, outcome));
     }
+}
+
+/// Has `fill` write data into a buffer of `size` bytes, and passes what it wrote to `send`.
+pub(crate) fn filled(
+    size: usize,
+    fill: &mut dyn FnMut(&mut [u8]) -> Result<usize, Errno>,
+    send: impl FnOnce(Result<&[&[u8]], Errno>),
+) {
+    FILLED.with_borrow_mut(|buffer| {
+        if buffer.len() < size {
+            buffer.resize(size, 0);
+        }
+        let room = buffer.get_mut(..size).unwrap_or_default();
+        match fill(room) {
+            Ok(len) => send(Ok(&[room.get(..len).unwrap_or(room)])),
+            Err(error) => send(Err(error)),
+        }
+    });
 }
 
 /// A message of the device in its parts.

@@ -11,6 +11,7 @@
 //! `unsafe` is allowed only at the seams to system calls that have no safe wrapper.
 
 pub mod abi;
+mod courier;
 pub mod dev;
 pub mod init;
 pub mod notify;
@@ -20,6 +21,7 @@ mod readers;
 pub mod reply;
 pub mod request;
 mod ring;
+mod search;
 pub mod server;
 pub mod session;
 

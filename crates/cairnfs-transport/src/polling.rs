@@ -16,6 +16,9 @@ pub(crate) const POLL: Duration = Duration::from_micros(30);
 /// probably have been caught: waking up is a part of the time.
 const NEAR: Duration = Duration::from_micros(100);
 
+/// The same for a loop that waits on the client's processor, which costs nothing while the client computes.
+const NEAR_BESIDE: Duration = Duration::from_millis(1);
+
 /// Polls that may fail before polling ends, at most; each one that succeeds counts against one that
 /// fails.
 const CREDIT_MAX: u32 = 16;
@@ -32,6 +35,8 @@ const NEED_MAX: u32 = 1024;
 /// History of the messages of one connection.
 #[derive(Debug)]
 pub(crate) struct Pace {
+    /// The time within which the next message is to come.
+    within: Duration,
     credit: u32,
     near: u32,
     need: u32,
@@ -40,6 +45,7 @@ pub(crate) struct Pace {
 impl Default for Pace {
     fn default() -> Self {
         Self {
+            within: NEAR,
             credit: 0,
             near: 0,
             need: NEED,
@@ -48,6 +54,25 @@ impl Default for Pace {
 }
 
 impl Pace {
+    /// For a loop that can wait where the client runs.
+    pub fn beside() -> Self {
+        Self {
+            within: NEAR_BESIDE,
+            ..Self::default()
+        }
+    }
+
+    /// Whether a message that arrived so long after waiting began was worth waiting for.
+    pub fn is_near(&self, waited: Duration) -> bool {
+        waited <= self.within
+    }
+
+    /// It did harm.
+    pub fn failed(&mut self) {
+        self.credit = 1;
+        self.missed();
+    }
+
     /// Whether to poll before the next sleep.
     pub fn pays(&self) -> bool {
         self.credit > 0
@@ -72,7 +97,7 @@ impl Pace {
 
     /// A message arrived this long after waiting began, without a poll.
     pub fn slept(&mut self, waited: Duration) {
-        if waited > NEAR {
+        if !self.is_near(waited) {
             self.near = 0;
             return;
         }

@@ -10,16 +10,21 @@
 //! watches the one that works: if it is busy with one message for a tick, the watcher takes over, so
 //! no message waits behind a long computation for longer. Nothing is timed while no messages arrive.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
+use crate::courier::Post;
 use crate::polling::Pace;
 
 /// How long a message may take before another loop takes over waiting. Each tick wakes a thread
 /// while messages arrive, which is a fraction of a percent of one processor.
 const TICK: Duration = Duration::from_millis(2);
+
+/// The same while a loop follows a client: a thread that wakes makes the kernel move it sometimes.
+const TICK_BESIDE: Duration = Duration::from_millis(10);
 
 /// One more loop takes part when the balance of messages that were found waiting (counted
 /// [`WAITED`]) and others (counted -1) reaches this: when more than a third had to wait.
@@ -33,10 +38,35 @@ const IDLE: u32 = 32;
 /// How to wait for the next message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Turn {
-    /// Look for messages for a while before sleeping.
-    pub poll: bool,
+    /// The loop is the only one, and the next message will probably come soon: it looks for it for a
+    /// while before it sleeps, or waits where the client runs.
+    pub lone: bool,
     /// Find out whether a message is there already.
     pub look: bool,
+    /// A parked loop watches this one.
+    pub watched: bool,
+    /// A reply that was handed over was not written soon.
+    pub late: bool,
+}
+
+impl Turn {
+    /// Whether the loop may follow a client: no other one needs it, and its replies are watched over.
+    pub fn follows(self) -> bool {
+        self.lone && self.watched
+    }
+}
+
+/// What is known of a message when it has arrived.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct From {
+    /// Programs wait for the replies of this message and of the one that the loop served before it.
+    pub awaited: bool,
+    /// The thread that waits for the reply.
+    pub client: Option<u32>,
+    /// The loop is bound to a processor, to follow that thread.
+    pub beside: bool,
+    /// A reply that was handed over was not written soon.
+    pub late: bool,
 }
 
 /// How a message arrived.
@@ -54,13 +84,14 @@ pub(crate) enum Arrival {
 #[derive(Debug)]
 pub(crate) struct Readers {
     loops: usize,
-    /// Polling needs a processor besides the client's.
-    may_poll: bool,
+    /// On one processor nothing is won.
+    several: bool,
     /// [`TICK`]; tests that must not depend on time make it longer.
     tick: Duration,
     state: Mutex<State>,
     called: Condvar,
     polled: AtomicU64,
+    followed: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -80,6 +111,14 @@ struct State {
     pressure: u32,
     idle: u32,
     pace: Pace,
+    /// The thread that waited for the reply of the last message.
+    client: u32,
+    /// Whether the loop that received the last message follows a client.
+    beside: bool,
+    /// Where loops hand replies over.
+    posts: Vec<Arc<Post>>,
+    /// A reply was late, which no loop knows yet.
+    late: bool,
     closed: bool,
 }
 
@@ -88,7 +127,7 @@ impl Readers {
     pub fn new(loops: usize, processors: usize) -> Self {
         Self {
             loops,
-            may_poll: processors > 1,
+            several: processors > 1,
             tick: TICK,
             state: Mutex::new(State {
                 width: 1,
@@ -99,11 +138,16 @@ impl Readers {
                 watched: false,
                 pressure: 0,
                 idle: 0,
-                pace: Pace::default(),
+                pace: Pace::beside(),
+                client: 0,
+                beside: false,
+                posts: Vec::new(),
+                late: false,
                 closed: false,
             }),
             called: Condvar::new(),
             polled: AtomicU64::new(0),
+            followed: AtomicU64::new(0),
         }
     }
 
@@ -112,11 +156,17 @@ impl Readers {
         self.polled.load(Ordering::Relaxed)
     }
 
-    /// Begins a turn of waiting for a message; parks the calling loop until it is needed. `None`
-    /// after [`Self::close`].
-    pub fn enter(&self) -> Option<Turn> {
+    /// Number of messages that were served on the processor of the client.
+    pub fn followed(&self) -> u64 {
+        self.followed.load(Ordering::Relaxed)
+    }
+
+    /// Begins a turn of waiting for a message; parks the calling loop until it is needed, after a call
+    /// of `parks`, which must not call this. `None` after [`Self::close`].
+    pub fn enter(&self, parks: impl FnOnce()) -> Option<Turn> {
         let mut state = self.state.lock();
         if !state.closed && state.active > state.width && state.reading > 0 {
+            parks();
             self.park(&mut state);
         } else if state.reading > 0 {
             state.note_idle();
@@ -128,28 +178,34 @@ impl Readers {
         }
         state.reading += 1;
         let alone = state.width == 1 && state.reading == 1;
+        let watched = state.active < self.loops;
+        if watched && state.beside && !state.watched {
+            self.called.notify_one();
+        }
         Some(Turn {
-            poll: self.may_poll && alone && state.pace.pays(),
+            lone: self.several && alone && state.pace.pays(),
             look: state.width < self.loops,
+            watched,
+            late: std::mem::take(&mut state.late),
         })
     }
 
-    /// Ends a turn with a message. `awaited` if programs wait for the replies of this message and
-    /// of the one that the loop served before it.
-    pub fn leave(&self, turn: Turn, arrival: Arrival, awaited: bool) {
+    /// A loop hands its replies over there from now on.
+    pub fn watch_over(&self, post: Arc<Post>) {
+        self.state.lock().posts.push(post);
+    }
+
+    /// No loop can wait where its client runs.
+    pub fn only_poll(&self) {
+        self.state.lock().pace = Pace::default();
+    }
+
+    /// Ends a turn with a message.
+    pub fn leave(&self, turn: Turn, arrival: Arrival, from: From) {
         let mut state = self.state.lock();
         state.reading -= 1;
         state.messages += 1;
-        match (arrival, turn.poll) {
-            (Arrival::AtOnce | Arrival::Polled, true) => {
-                self.polled.fetch_add(1, Ordering::Relaxed);
-                state.pace.caught();
-            }
-            (Arrival::Slept(_), true) => state.pace.missed(),
-            (Arrival::Slept(waited), false) => state.pace.slept(waited),
-            (_, false) => {}
-        }
-        if arrival == Arrival::AtOnce && awaited {
+        if arrival == Arrival::AtOnce && from.awaited {
             state.pressure += WAITED;
             if state.pressure >= PRESSURE {
                 self.widen(&mut state);
@@ -157,6 +213,13 @@ impl Readers {
         } else {
             state.pressure = state.pressure.saturating_sub(1);
         }
+        state.beside = from.beside;
+        if from.beside {
+            self.followed.fetch_add(1, Ordering::Relaxed);
+        } else if turn.lone && !matches!(arrival, Arrival::Slept(_)) {
+            self.polled.fetch_add(1, Ordering::Relaxed);
+        }
+        state.note_pace(turn, arrival, from);
         if !state.watched && state.active < self.loops {
             self.called.notify_one();
         }
@@ -205,19 +268,48 @@ impl Readers {
             }
         }
         state.active += 1;
+        if state.active == self.loops {
+            // Nobody watches any more.
+            self.attend(state, Post::rescue);
+        }
+    }
+
+    /// Calls `look` for each place where replies are handed over. If a reply was late, following a
+    /// client does harm.
+    fn attend(&self, state: &mut MutexGuard<'_, State>, look: impl Fn(&Post) -> bool) {
+        let posts = state.posts.clone();
+        let looks = || posts.iter().filter(|post| look(post)).count();
+        if !posts.is_empty() && MutexGuard::unlocked(state, looks) > 0 {
+            state.pace.failed();
+            state.late = true;
+        }
     }
 
     /// Waits as the watcher; returns whether to take over.
     fn watch(&self, state: &mut MutexGuard<'_, State>) -> bool {
         let seen = state.messages;
         state.watched = true;
-        let passed = self.called.wait_for(state, self.tick).timed_out();
+        let tick = if state.beside { TICK_BESIDE } else { self.tick };
+        let passed = self.called.wait_for(state, tick).timed_out();
         state.watched = false;
-        if !passed || state.messages != seen || state.closed || state.calls > 0 {
+        if !passed || state.closed || state.calls > 0 {
+            return false;
+        }
+        let is_quiet = state.messages == seen;
+        self.attend(state, |post| {
+            if is_quiet {
+                post.release();
+            }
+            post.rescue_late()
+        });
+        if state.messages != seen || state.closed || state.calls > 0 {
             return false;
         }
         if state.reading == 0 {
             return true;
+        }
+        if state.posts.iter().any(|post| post.is_awaited()) {
+            return false;
         }
         // No message arrives; the next one ends this wait.
         self.called.wait(state);
@@ -226,6 +318,26 @@ impl Readers {
 }
 
 impl State {
+    fn note_pace(&mut self, turn: Turn, arrival: Arrival, from: From) {
+        let client = from.client.unwrap_or(self.client);
+        let is_same = std::mem::replace(&mut self.client, client) == client;
+        if from.late {
+            return self.pace.failed();
+        }
+        match (turn.lone, arrival) {
+            (true, Arrival::Slept(waited))
+                if is_same && from.beside && self.pace.is_near(waited) =>
+            {
+                self.pace.caught();
+            }
+            (true, Arrival::AtOnce | Arrival::Polled) if is_same => self.pace.caught(),
+            (true, _) => self.pace.missed(),
+            (false, Arrival::Slept(waited)) if is_same => self.pace.slept(waited),
+            (false, Arrival::Slept(_)) => self.pace.slept(Duration::MAX),
+            (false, _) => {}
+        }
+    }
+
     /// Another loop waits for messages while this one begins to.
     fn note_idle(&mut self) {
         self.idle += 1;
@@ -239,11 +351,22 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::courier;
     use std::ops::Range;
     use std::sync::Arc;
     use std::thread;
 
     const SOON: Arrival = Arrival::Slept(Duration::from_micros(20));
+
+    /// A message of this thread.
+    fn by(client: u32, awaited: bool) -> From {
+        From {
+            awaited,
+            client: Some(client),
+            beside: false,
+            late: false,
+        }
+    }
 
     impl Readers {
         /// Readers whose watcher does not take over, however slowly the test runs. The loops of the
@@ -256,8 +379,8 @@ mod tests {
         }
 
         fn turn(&self, arrival: Arrival, awaited: bool) -> Turn {
-            let turn = self.enter().unwrap();
-            self.leave(turn, arrival, awaited);
+            let turn = self.enter(|| ()).unwrap();
+            self.leave(turn, arrival, by(1, awaited));
             turn
         }
 
@@ -282,17 +405,17 @@ mod tests {
     #[test]
     fn waiting_messages_call_one_loop_after_another() {
         let readers = Readers::unwatched(3);
-        let turn = readers.enter().unwrap();
+        let turn = readers.enter(|| ()).unwrap();
         let others: Vec<_> = (0..2)
             .map(|_| {
                 let readers = Arc::clone(&readers);
-                thread::spawn(move || readers.enter().is_some())
+                thread::spawn(move || readers.enter(|| ()).is_some())
             })
             .collect();
         while readers.state.lock().active > 1 {
             thread::yield_now();
         }
-        readers.leave(turn, Arrival::AtOnce, true);
+        readers.leave(turn, Arrival::AtOnce, by(1, true));
         readers.turns(1..2 * PRESSURE / WAITED, Arrival::AtOnce, true);
         assert_eq!(readers.width(), 3);
         assert!(others.into_iter().all(|thread| thread.join().unwrap()));
@@ -316,51 +439,85 @@ mod tests {
         let readers = Readers::new(2, 2);
         readers.turns(0..PRESSURE, Arrival::AtOnce, true);
         assert_eq!(readers.width(), 2);
-        let waiting = readers.enter().unwrap();
+        let waiting = readers.enter(|| ()).unwrap();
         for _ in 1..IDLE {
             readers.turn(SOON, true);
         }
         assert_eq!(readers.width(), 2);
         readers.turn(SOON, true);
         assert_eq!(readers.width(), 1);
-        readers.leave(waiting, SOON, true);
+        readers.leave(waiting, SOON, by(1, true));
     }
 
     #[test]
-    fn only_lone_loop_polls_and_only_beside_another_processor() {
+    fn only_lone_loop_polls_or_follows_and_only_if_there_is_another_processor() {
         for (processors, polls) in [(1, false), (2, true)] {
             let readers = Readers::new(2, processors);
-            readers.turns(0..8, SOON, true);
-            assert_eq!(readers.turn(Arrival::Polled, true).poll, polls);
+            readers.turns(0..9, SOON, true);
+            assert_eq!(readers.turn(Arrival::Polled, true).lone, polls);
             assert_eq!(readers.polled(), u64::from(polls));
             readers.turns(0..PRESSURE, Arrival::AtOnce, true);
-            assert!(!readers.enter().unwrap().poll, "several take part");
+            assert!(!readers.enter(|| ()).unwrap().lone, "several take part");
         }
+    }
+
+    #[test]
+    fn clients_that_take_turns_are_not_followed() {
+        let readers = Readers::new(2, 2);
+        for _ in 0..100 {
+            for client in [1, 2] {
+                let turn = readers.enter(|| ()).unwrap();
+                assert!(!turn.lone);
+                readers.leave(turn, SOON, by(client, true));
+            }
+        }
+        readers.turns(0..9, SOON, true);
+        let lone = readers.enter(|| ()).unwrap();
+        assert!(lone.lone);
+        readers.leave(lone, SOON, by(1, true));
+        let seen = |client| {
+            let turn = readers.enter(|| ()).unwrap();
+            readers.leave(turn, Arrival::AtOnce, by(client, false));
+            turn.lone
+        };
+        assert!((2..100).any(|client| !seen(client)));
+    }
+
+    #[test]
+    fn messages_without_a_client_change_nothing_about_it() {
+        let readers = Readers::new(2, 2);
+        for _ in 0..4 {
+            readers.turn(SOON, true);
+            let turn = readers.enter(|| ()).unwrap();
+            readers.leave(turn, SOON, From::default());
+        }
+        readers.turn(SOON, true);
+        assert!(readers.enter(|| ()).unwrap().lone);
     }
 
     #[test]
     fn parked_loops_return_at_close() {
         let readers = Arc::new(Readers::new(2, 2));
-        let _turn = readers.enter().unwrap();
+        let _turn = readers.enter(|| ()).unwrap();
         let parked = thread::spawn({
             let readers = Arc::clone(&readers);
-            move || readers.enter()
+            move || readers.enter(|| ())
         });
         while readers.state.lock().active > 1 {
             thread::yield_now();
         }
         readers.close();
         assert_eq!(parked.join().unwrap(), None);
-        assert_eq!(readers.enter(), None);
+        assert_eq!(readers.enter(|| ()), None);
     }
 
     #[test]
     fn loop_that_is_about_to_wait_calls_a_parked_one() {
         let readers = Readers::unwatched(3);
-        let turn = readers.enter().unwrap();
+        let turn = readers.enter(|| ()).unwrap();
         let park = || {
             let readers = Arc::clone(&readers);
-            thread::spawn(move || readers.enter().is_some())
+            thread::spawn(move || readers.enter(|| ()).is_some())
         };
         let parked = [park(), park()];
         while readers.state.lock().active > 1 {
@@ -372,7 +529,7 @@ mod tests {
             0,
             "this loop waits for messages"
         );
-        readers.leave(turn, SOON, true);
+        readers.leave(turn, SOON, by(1, true));
         readers.relieve();
         readers.relieve();
         while readers.state.lock().reading == 0 {
@@ -391,18 +548,69 @@ mod tests {
         );
     }
 
-    #[test]
-    fn watcher_takes_over_from_loop_that_is_busy() {
+    /// Whether the reply comes, however late, while a loop sleeps and `meanwhile` runs.
+    fn is_written(meanwhile: impl FnOnce(&Readers)) -> bool {
+        let (kernel, post) = courier::tests::stuck();
         let readers = Arc::new(Readers::new(2, 2));
-        let turn = readers.enter().unwrap();
+        readers.watch_over(post);
+        let turn = readers.enter(|| ()).unwrap();
         let parked = thread::spawn({
             let readers = Arc::clone(&readers);
-            move || readers.enter()
+            move || readers.enter(|| ()).is_some()
         });
         while readers.state.lock().active > 1 {
             thread::yield_now();
         }
-        readers.leave(turn, SOON, true);
+        let beside = From {
+            beside: true,
+            ..by(1, true)
+        };
+        readers.leave(turn, SOON, beside);
+        readers.enter(|| ()).unwrap();
+        meanwhile(&readers);
+        let written = rustix::io::read(&kernel, &mut [0; 100]).unwrap() > 0;
+        readers.close();
+        parked.join().unwrap();
+        written
+    }
+
+    #[test]
+    fn watcher_writes_a_reply_that_the_courier_does_not() {
+        assert!(is_written(|_| ()));
+        // Messages of others do not keep it from that.
+        assert!(is_written(|readers| {
+            for _ in 0..50 {
+                readers.state.lock().messages += 1;
+                thread::sleep(Duration::from_millis(1));
+            }
+        }));
+    }
+
+    #[test]
+    fn late_reply_is_told_to_the_next_loop_and_ends_following() {
+        let readers = Readers::unwatched(2);
+        readers.turns(0..9, SOON, true);
+        readers.watch_over(courier::tests::stuck().1);
+        thread::sleep(Duration::from_millis(2));
+        readers.attend(&mut readers.state.lock(), Post::rescue_late);
+        let turn = readers.enter(|| ()).unwrap();
+        assert!(turn.late && !turn.lone);
+        readers.leave(turn, SOON, by(1, true));
+        assert!(!readers.enter(|| ()).unwrap().late);
+    }
+
+    #[test]
+    fn watcher_takes_over_from_loop_that_is_busy() {
+        let readers = Arc::new(Readers::new(2, 2));
+        let turn = readers.enter(|| ()).unwrap();
+        let parked = thread::spawn({
+            let readers = Arc::clone(&readers);
+            move || readers.enter(|| ())
+        });
+        while readers.state.lock().active > 1 {
+            thread::yield_now();
+        }
+        readers.leave(turn, SOON, by(1, true));
         assert!(parked.join().unwrap().is_some());
     }
 }

@@ -17,12 +17,13 @@ use rustix::io::Errno as SystemError;
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::abi::{self, InHeader, InitOut, Opcode};
+use crate::courier::Courier;
 use crate::dev::{Channel, Message, Received};
 use crate::init::{self, Features, Granted, Offer, agree};
 use crate::notify::Notifier;
 use crate::polling::POLL;
 use crate::quiet::{Patient, Quiet, is_direct};
-use crate::readers::{Arrival, Readers, Turn};
+use crate::readers::{Arrival, From, Readers, Turn};
 use crate::reply::{Errno, Sink};
 use crate::ring::{Prepared, Running};
 use crate::server::{Server, serve};
@@ -139,6 +140,11 @@ impl Traffic {
     /// Number of messages that event loops and rings found by polling, before they slept.
     pub fn polled(&self) -> u64 {
         self.readers.polled() + self.by_rings.polled.load(Ordering::Relaxed)
+    }
+
+    /// Number of messages that an event loop served on the processor of the client, which it followed.
+    pub fn followed(&self) -> u64 {
+        self.readers.followed()
     }
 }
 
@@ -269,9 +275,14 @@ impl<S: Server> Session<S> {
             channel,
             readers: Arc::clone(&self.readers),
             by_rings: Arc::clone(&self.by_rings),
+            quiet: self.quiet(),
             buffer: Channel::buffer(self.granted.max_request),
             polls_for: POLL,
-            answered: false,
+            answered: None,
+            late: false,
+            arrived: Instant::now(),
+            may_follow: true,
+            beside: None,
         })
     }
 }
@@ -357,11 +368,26 @@ struct EventLoop<S> {
     patient: Arc<dyn Sink>,
     readers: Arc<Readers>,
     by_rings: Arc<ByRings>,
+    quiet: Arc<Quiet>,
     buffer: Vec<u8>,
     /// [`POLL`], unless a test must not depend on time.
     polls_for: Duration,
-    /// Whether a program waited for the reply of the last message.
-    answered: bool,
+    /// The thread that waited for the reply of the last message, if one did.
+    answered: Option<u32>,
+    /// A reply that was handed over was not written soon.
+    late: bool,
+    /// When the last message of the client arrived.
+    arrived: Instant,
+    /// Whether replies can be handed over.
+    may_follow: bool,
+    beside: Option<Beside>,
+}
+
+/// What hands over the replies of a loop.
+struct Beside {
+    courier: Courier,
+    direct: Arc<dyn Sink>,
+    patient: Arc<dyn Sink>,
 }
 
 /// Releases parked loops when a loop ends, in whatever way.
@@ -379,27 +405,104 @@ impl<S: Server> EventLoop<S> {
         let readers = Arc::clone(&self.readers);
         self.server
             .announce_waits(Box::new(move || readers.relieve()));
-        while let Some(turn) = self.readers.enter() {
+        while let Some(turn) = self.enter() {
             let (received, arrival) = self.wait(turn)?;
             let Received::Message(len) = received else {
                 break;
             };
-            let answered = !self.opcode().is_unanswered();
-            self.readers.leave(turn, arrival, answered && self.answered);
-            self.answered = answered;
-            self.serve(len);
+            let from = self.note(turn);
+            self.readers.leave(turn, arrival, from);
+            self.serve(len, from.beside);
         }
         Ok(())
+    }
+
+    /// Begins a turn. A loop that parks, or is not the only one, may run everywhere.
+    fn enter(&mut self) -> Option<Turn> {
+        let mut leave = || {
+            if let Some(beside) = &mut self.beside {
+                beside.courier.leave();
+            }
+        };
+        let turn = self.readers.enter(&mut leave)?;
+        if !turn.follows() {
+            leave();
+        }
+        self.late |= turn.late;
+        Some(turn)
+    }
+
+    /// What is known of the message in the buffer, which has just arrived.
+    fn note(&mut self, turn: Turn) -> From {
+        let header = InHeader::read_from_prefix(&self.buffer).map(|(header, _)| header);
+        let header = header.ok().filter(|h| !Opcode(h.opcode).is_unanswered());
+        let client = header.as_ref().map(|header| header.pid);
+        let before = std::mem::replace(&mut self.answered, client);
+        let ahead = header.is_some_and(|h| Opcode(h.opcode).may_be_sent_ahead());
+        let mut late = std::mem::take(&mut self.late);
+        let now = Instant::now();
+        if let Some(beside) = &self.beside {
+            late |= beside.courier.arrived(client);
+        }
+        From {
+            // The next message of one thread was sent after the reply to its last one.
+            awaited: before.is_some() && client.is_some() && (ahead || before != client),
+            client,
+            beside: self.follow(turn, client, (now, late)),
+            late,
+        }
+    }
+
+    /// Follows the only client. Returns whether the loop is bound to a processor.
+    fn follow(&mut self, turn: Turn, client: Option<u32>, (now, late): (Instant, bool)) -> bool {
+        if self.beside.is_none() && turn.follows() && self.may_follow {
+            match self.start_courier() {
+                Ok(beside) => self.beside = Some(beside),
+                Err(error) => {
+                    tracing::debug!("replies are not handed over: {error}");
+                    self.may_follow = false;
+                    self.readers.only_poll();
+                }
+            }
+        }
+        let Some(Beside { courier, .. }) = &mut self.beside else {
+            return false;
+        };
+        match client {
+            _ if late => {
+                courier.failed(now);
+                false
+            }
+            Some(client) if client != 0 && turn.follows() => {
+                let gap = now - std::mem::replace(&mut self.arrived, now);
+                courier.follow(client, now, gap)
+            }
+            _ => turn.follows() && courier.is_bound(),
+        }
+    }
+
+    fn start_courier(&self) -> io::Result<Beside> {
+        let courier = Courier::start(&self.channel)?;
+        self.readers.watch_over(Arc::clone(courier.post()));
+        let direct: Arc<dyn Sink> = Arc::new(courier.sink());
+        let patient = Patient::new(Arc::clone(&direct), Arc::clone(&self.quiet));
+        Ok(Beside {
+            courier,
+            direct,
+            patient: Arc::new(patient),
+        })
     }
 
     /// Waits for the next message in the way of this turn.
     fn wait(&mut self, turn: Turn) -> io::Result<(Received, Arrival)> {
         let began = Instant::now();
         let mut arrival = None;
-        if (turn.poll || turn.look) && self.channel.is_ready() {
+        let is_bound = |beside: &Beside| beside.courier.is_bound();
+        let polls = turn.lone && !self.beside.as_ref().is_some_and(is_bound);
+        if (polls || turn.look) && self.channel.is_ready() {
             arrival = Some(Arrival::AtOnce);
         }
-        while turn.poll && arrival.is_none() && began.elapsed() < self.polls_for {
+        while polls && arrival.is_none() && began.elapsed() < self.polls_for {
             if self.channel.is_ready() {
                 arrival = Some(Arrival::Polled);
             }
@@ -412,13 +515,7 @@ impl<S: Server> EventLoop<S> {
         ))
     }
 
-    /// The operation of the message in the buffer.
-    fn opcode(&self) -> Opcode {
-        let header = InHeader::read_from_prefix(&self.buffer);
-        Opcode(header.map_or(0, |(header, _)| header.opcode))
-    }
-
-    fn serve(&self, len: usize) {
+    fn serve(&self, len: usize, hands_over: bool) {
         let bytes = self.buffer.get(..len).unwrap_or_default();
         match Message::split(bytes) {
             Some(message) if message.header.len as usize == len => {
@@ -427,11 +524,18 @@ impl<S: Server> EventLoop<S> {
                     op,
                     payload,
                 } = message;
-                let sink = match is_direct(Opcode(header.opcode), op) {
-                    true => &self.direct,
-                    false => &self.patient,
+                let opcode = Opcode(header.opcode);
+                let is_direct = is_direct(opcode, op);
+                let serve = |direct, patient| {
+                    let sink = if is_direct { direct } else { patient };
+                    serve(&*self.server, &header, op, payload, sink);
                 };
-                serve(&*self.server, &header, op, payload, sink);
+                match self.beside.as_ref().filter(|_| hands_over) {
+                    Some(to) => to.courier.serving(header.unique, opcode, || {
+                        serve(&to.direct, &to.patient);
+                    }),
+                    None => serve(&self.direct, &self.patient),
+                }
             }
             Some(Message { header, .. }) => {
                 tracing::error!("message of {len} bytes that announces {}", header.len);

@@ -49,8 +49,9 @@ fn idle_connection_costs_nothing_after_a_busy_client() {
     let ask = || drop(running.kernel.ask(17, 10, 9, &Bytes::new()));
     (0..ASKED).for_each(|_| ask());
     println!(
-        "{} of {ASKED} messages were found by polling",
-        running.traffic.polled()
+        "{} of {ASKED} messages were found by polling, {} served on the client's processor",
+        running.traffic.polled(),
+        running.traffic.followed()
     );
     let before = used();
     thread::sleep(IDLE);

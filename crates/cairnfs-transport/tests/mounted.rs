@@ -15,6 +15,7 @@ mod memory;
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Seek, Write as _};
+use std::path::Path;
 use std::thread;
 
 use cairnfs_transport::Transport;
@@ -155,6 +156,47 @@ fn files_over_device() {
     };
     use_files(&mounted);
     assert_eq!(mounted.traffic.transport(), "dev");
+    mounted.end().unwrap();
+}
+
+/// Makes, reads and removes a file again and again.
+fn use_alone(path: &Path, times: usize) {
+    for n in 0..times {
+        let bytes = pattern(n, n % 9000);
+        fs::write(path, &bytes).unwrap();
+        assert!(fs::read(path).unwrap() == bytes, "{}", path.display());
+        fs::remove_file(path).unwrap();
+    }
+}
+
+/// A loop that follows a client stops when others come, and follows the next one.
+#[test]
+fn lone_client_is_followed() {
+    let Some(mut mounted) = Mounted::new(Transport::Dev) else {
+        return;
+    };
+    if thread::available_parallelism().unwrap().get() == 1 {
+        println!("skipped: there is one processor");
+        return;
+    }
+    for n in 0..3 {
+        let before = mounted.traffic.followed();
+        // Names of different lengths have different numbers.
+        let path = |thread: usize| mounted.path(&"x".repeat(5 * n + thread + 1));
+        // Eight near messages are enough; others may take the processors.
+        let followed = |_| {
+            let path = path(0);
+            thread::spawn(move || use_alone(&path, 500)).join().unwrap();
+            mounted.traffic.followed() > before
+        };
+        assert!((0..100).any(followed), "client {n}");
+        thread::scope(|scope| {
+            for thread in 0..4 {
+                let path = path(thread);
+                scope.spawn(move || use_alone(&path, 200));
+            }
+        });
+    }
     mounted.end().unwrap();
 }
 

@@ -47,6 +47,7 @@ impl Kernel for Notices {
         Transport {
             name: self.traffic.transport().to_owned(),
             polled: self.traffic.polled(),
+            followed: self.traffic.followed(),
         }
     }
 }

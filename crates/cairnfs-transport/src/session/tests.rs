@@ -6,7 +6,7 @@ use std::fs::OpenOptions;
 use std::os::fd::AsRawFd;
 
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
-use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socketpair};
+use rustix::net::{SendFlags, send};
 
 use super::*;
 use crate::abi::{Attr, AttrOut};
@@ -122,10 +122,7 @@ fn refused_registration_leaves_requests_to_the_device() {
 /// However late the message comes: the loop may look for it for an hour.
 #[test]
 fn loop_that_polls_does_not_sleep() {
-    let flags = SocketFlags::CLOEXEC;
-    let (kernel, device) =
-        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
-    let channel = Arc::new(Channel::new(device));
+    let (kernel, channel) = Channel::pair();
     let mut event_loop = EventLoop {
         server: Arc::new(Root),
         direct: Arc::clone(&channel) as Arc<dyn Sink>,
@@ -135,17 +132,27 @@ fn loop_that_polls_does_not_sleep() {
         by_rings: Arc::default(),
         buffer: Channel::buffer(4096),
         polls_for: Duration::from_secs(3600),
-        answered: true,
+        answered: Some(1),
+        late: false,
+        arrived: Instant::now(),
+        may_follow: false,
+        beside: None,
+        quiet: Arc::default(),
     };
     for round in 0..200 {
-        let poll = round % 2 == 0;
-        let turn = Turn { poll, look: false };
+        let lone = round % 2 == 0;
+        let turn = Turn {
+            lone,
+            look: false,
+            watched: false,
+            late: false,
+        };
         thread::scope(|scope| {
             scope.spawn(|| send(&kernel, b"message", SendFlags::empty()).unwrap());
             let (received, arrival) = event_loop.wait(turn).unwrap();
             assert!(matches!(received, Received::Message(7)));
             let slept = matches!(arrival, Arrival::Slept(_));
-            assert_eq!(slept, !poll, "round {round}: {arrival:?}");
+            assert_eq!(slept, !lone, "round {round}: {arrival:?}");
         });
     }
 }

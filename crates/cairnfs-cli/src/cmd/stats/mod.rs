@@ -115,7 +115,7 @@ pub fn run(args: Args) -> Result<ExitCode, AnyError> {
         return Ok(ExitCode::SUCCESS);
     }
     let mut out = io::stdout().lock();
-    let mut before = (Counters::new(), Counters::new(), 0);
+    let mut before = (Counters::new(), Counters::new(), (0, 0));
     let mut prints = 0;
     loop {
         let mut answer = match daemon::status(&args.dir, args.timeout) {
@@ -127,11 +127,13 @@ pub fn run(args: Args) -> Result<ExitCode, AnyError> {
         let now = (
             std::mem::take(&mut status.counters),
             std::mem::take(&mut status.messages),
-            status.transport.polled,
+            (status.transport.polled, status.transport.followed),
         );
         status.counters = since(&before.0, &now.0);
         status.messages = since(&before.1, &now.1);
-        status.transport.polled = now.2.saturating_sub(before.2);
+        let (polled, followed) = now.2;
+        status.transport.polled = polled.saturating_sub(before.2.0);
+        status.transport.followed = followed.saturating_sub(before.2.1);
         print(&args, &answer, &health, &mut out)?;
         out.flush()?;
         prints += 1;

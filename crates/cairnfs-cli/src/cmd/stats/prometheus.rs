@@ -222,6 +222,13 @@ pub fn write(out: &mut dyn Write, answer: &Answer, health: &Health) -> io::Resul
     let label = format!(",transport=\"{}\"", escaped(&status.transport.name));
     let polled = status.transport.polled as f64;
     page.sample("fuse_messages_polled_total", &label, polled)?;
+    page.head(
+        "fuse_messages_followed_total",
+        "counter",
+        "Messages from the kernel that were served on the processor of the only client, by transport.",
+    )?;
+    let followed = status.transport.followed as f64;
+    page.sample("fuse_messages_followed_total", &label, followed)?;
     for (name, value) in &status.counters {
         page.counter(name, *value)?;
     }
@@ -390,6 +397,7 @@ mod tests {
             Transport {
                 name: "dev".into(),
                 polled: 5,
+                followed: 6,
             },
         );
         status.backup = Some(Backup {

@@ -24,10 +24,14 @@ pub fn rows(answer: &Answer, full: u64) -> Vec<(Cow<'static, str>, String)> {
     rows.extend(answer.status.backup.iter().flat_map(backup_rows));
     rows.extend(counter_rows(&answer.status.counters));
     let transport = &answer.status.transport;
-    let (name, polled) = (safe(&transport.name), transport.polled);
     rows.push((
         "transport",
-        format!("{name}, {polled} messages found by polling"),
+        format!(
+            "{}, {} messages found by polling, {} served on the client's processor",
+            safe(&transport.name),
+            transport.polled,
+            transport.followed
+        ),
     ));
     let rows = rows.into_iter().map(|(name, value)| (name.into(), value));
     rows.chain(message_rows(&answer.status.messages)).collect()
