@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use rustix::thread::{CpuSet, Pid, gettid, sched_getaffinity, sched_setaffinity, sched_yield};
 
-use crate::abi::Opcode;
+use crate::abi::{InHeader, Opcode};
 use crate::dev::{Channel, filled};
 use crate::reply::{Errno, Sink};
 use crate::search::{Move, Search};
@@ -103,6 +103,10 @@ pub(crate) struct Post {
     next: Mutex<Option<Arc<Parcel>>>,
     /// The newest parcel; the courier does not touch it, which may lose its processor at any time.
     newest: Mutex<Option<Arc<Parcel>>>,
+    /// Parcels that the courier may still have. The loop frees them: the allocator may have locks.
+    older: Mutex<Vec<Arc<Parcel>>>,
+    /// A reply was late, which the loop does not know yet.
+    late: AtomicBool,
     bound: Mutex<Option<Bound>>,
     /// The loop and the courier.
     threads: OnceLock<[Pid; 2]>,
@@ -118,7 +122,20 @@ impl Post {
             threads: OnceLock::new(),
             next: Mutex::default(),
             newest: Mutex::default(),
+            older: Mutex::default(),
+            late: AtomicBool::new(false),
             closed: AtomicBool::new(false),
+        }
+    }
+
+    /// As the loop that watches: writes a late reply, and if the loop is `idle` lets it run
+    /// everywhere.
+    pub fn attend(&self, idle: bool) {
+        if idle {
+            self.release();
+        }
+        if self.rescue_late() {
+            self.late.store(true, Ordering::Relaxed);
         }
     }
 
@@ -131,12 +148,20 @@ impl Post {
     /// Writes the newest reply if the courier has not done so. Returns whether it was late.
     pub fn rescue(&self) -> bool {
         let newest = self.newest.lock().take();
-        let left = newest.filter(|parcel| !parcel.is_sent());
-        left.is_some_and(|parcel| parcel.send(&self.channel) && parcel.is_late())
+        let Some(left) = newest.filter(|parcel| !parcel.is_sent()) else {
+            return false;
+        };
+        let is_late = left.is_late();
+        let taken = left.send(&self.channel);
+        if is_late && !taken {
+            // The courier may have lost its processor inside the kernel: it finds another one.
+            self.release();
+        }
+        is_late && taken
     }
 
     /// The same, only if it is late.
-    pub fn rescue_late(&self) -> bool {
+    fn rescue_late(&self) -> bool {
         let newest = self.newest.lock().clone();
         newest.is_some_and(|parcel| parcel.is_late()) && self.rescue()
     }
@@ -147,8 +172,10 @@ impl Post {
         let Some(client) = client else {
             return self.rescue_late();
         };
+        let has_it = |parcel: &Arc<Parcel>| parcel.request.client == client;
         let mut newest = self.newest.lock();
-        if newest.as_ref().is_some_and(|p| p.request.client == client) {
+        // No thread has the number 0, which the kernel gives where there is none.
+        if client != 0 && newest.as_ref().is_some_and(has_it) {
             *newest = None;
         }
         drop(newest);
@@ -166,6 +193,9 @@ impl Post {
             handed: Instant::now(),
             sent: AtomicBool::new(false),
         });
+        let mut older = self.older.lock();
+        older.retain(|parcel| Arc::strong_count(parcel) > 1);
+        older.push(Arc::clone(&parcel));
         *self.newest.lock() = Some(Arc::clone(&parcel));
         *next = Some(parcel);
         true
@@ -184,12 +214,13 @@ impl Post {
         }
     }
 
-    /// Binds the loop, which calls this, and the courier. Returns whether they are.
+    /// Binds the loop, which calls this, and the courier. Returns whether they are. The processor may
+    /// be one on which the loop does not run for long; whoever releases it then does not wait for it.
     fn bind(&self, place: usize) -> bool {
-        let mut bound = self.bound.lock();
         let Some([of_loop, courier]) = self.threads.get() else {
             return false;
         };
+        let mut bound = self.bound.lock();
         let allowed = match *bound {
             // Somebody else has bound it.
             Some(was) if !is_at(*of_loop, was.place) => {
@@ -199,19 +230,22 @@ impl Post {
             Some(was) => Ok(was.allowed),
             None => sched_getaffinity(Some(*of_loop)),
         };
+        let Ok(allowed) = allowed else {
+            return false;
+        };
+        *bound = Some(Bound { place, allowed });
+        drop(bound);
         let mut only = CpuSet::new();
         only.set(place);
-        let bind = |allowed| {
-            *bound = Some(Bound { place, allowed });
-            sched_setaffinity(Some(*courier), &only)?;
-            sched_setaffinity(Some(*of_loop), &only)
-        };
-        let result = allowed.and_then(bind);
-        drop(bound);
-        if result.is_err() {
-            self.release();
+        let bind = |thread| sched_setaffinity(Some(thread), &only);
+        let is_bound = bind(*courier).and_then(|()| bind(*of_loop)).is_ok();
+        if is_bound && self.is_bound() {
+            return true;
         }
-        result.is_ok()
+        // It failed, or was released meanwhile.
+        *self.bound.lock() = Some(Bound { place, allowed });
+        self.release();
+        false
     }
 
     fn is_bound(&self) -> bool {
@@ -346,34 +380,43 @@ impl Courier {
         }
     }
 
-    /// Follows this client, whose message came `now`, `gap` after the last one. Returns whether the
-    /// loop is bound to a processor now, so that its replies are handed over.
-    pub fn follow(&mut self, client: u32, now: Instant, gap: Duration) -> bool {
+    /// Follows this client, whose message came `now`, `gap` after the last one: what
+    /// [`Courier::go`] is to do.
+    pub fn follow(&mut self, client: u32, now: Instant, gap: Duration) -> Move {
         if self.rests.is_some_and(|until| now < until) {
-            return false;
+            return Move::None;
         }
         self.rests = None;
-        self.calm += 1;
+        self.calm = self.calm.saturating_add(1);
         if self.calm == CALM {
             self.rest = REST;
         }
-        let was_released = self.search.is_placed() && !self.post.is_bound();
-        if was_released {
-            self.search.lost();
+        if self.search.is_placed() && !self.post.is_bound() {
+            return self.search.released();
         }
         if std::mem::replace(&mut self.client, client) != client {
             // It goes on where the last one was, if it is there.
-            return self.post.is_bound();
+            return Move::None;
         }
         let post = &self.post;
-        match self.search.heard(gap, || post.places()) {
-            Move::None => self.post.is_bound(),
-            Move::To(place) => self.post.bind(place),
-            Move::Away => {
-                self.post.release();
-                false
+        self.search.heard(gap, || post.places())
+    }
+
+    /// Binds the loop or lets it run everywhere. The message has been counted, so if this takes long,
+    /// another loop takes over.
+    pub fn go(&mut self, to: Move) {
+        match to {
+            Move::None => {}
+            Move::To(place) => {
+                self.post.bind(place);
             }
+            Move::Away => self.post.release(),
         }
+    }
+
+    /// Whether a client's messages are being measured, which ends soon.
+    pub fn measures(&self) -> bool {
+        self.rests.is_none() && self.search.measures()
     }
 
     /// Whether the loop is bound to a processor.
@@ -399,20 +442,22 @@ impl Courier {
     }
 
     /// Calls `serve`, which serves this request; a reply that it sends is handed over.
-    pub fn serving(&self, unique: u64, opcode: Opcode, serve: impl FnOnce()) {
-        let client = match opcode.may_be_sent_ahead() {
+    pub fn serving(&self, request: &InHeader, serve: impl FnOnce()) {
+        let client = match Opcode(request.opcode).may_be_sent_ahead() {
             true => 0,
-            false => self.client,
+            false => request.pid,
         };
+        let unique = request.unique;
         SERVED.set(Served { unique, client });
         serve();
         SERVED.set(Served::default());
     }
 
     /// A message has arrived, of this thread if one waits for the reply. Returns whether a reply was
-    /// late.
+    /// late since the last one.
     pub fn arrived(&self, client: Option<u32>) -> bool {
-        self.post.arrived(client)
+        let late = self.post.late.swap(false, Ordering::Relaxed);
+        self.post.arrived(client) || late
     }
 }
 

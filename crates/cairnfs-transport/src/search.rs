@@ -124,15 +124,24 @@ impl Search {
             Phase::Settled { base, usual, late } => {
                 if gap <= 2 * *usual + SAVED {
                     *usual = (*usual * 15 + gap) / 16;
-                    *late = late.saturating_sub(1);
-                    return Move::None;
+                    if pays(*base, *usual) {
+                        *late = late.saturating_sub(1);
+                        return Move::None;
+                    }
                 }
                 *late += 1;
                 if *late < self.doubt {
                     return Move::None;
                 }
-                let base = *base;
-                self.begin(base, places())
+                let (base, usual) = (*base, *usual);
+                match pays(base, usual) {
+                    true => self.begin(base, places()),
+                    // It is slower, there or everywhere.
+                    false => {
+                        self.phase = Phase::away(0);
+                        Move::Away
+                    }
+                }
             }
         }
     }
@@ -142,9 +151,33 @@ impl Search {
         !matches!(self.phase, Phase::Away { .. })
     }
 
-    /// The loop is not bound any more: what was measured does not count.
+    /// Whether messages are being measured.
+    pub fn measures(&self) -> bool {
+        match self.phase {
+            Phase::Away { rests, .. } => rests == 0,
+            Phase::Trying { .. } => true,
+            Phase::Settled { .. } => false,
+        }
+    }
+
+    /// The loop is alone no more: what was measured does not count.
     pub fn lost(&mut self) {
-        self.phase = Phase::away(0);
+        match &mut self.phase {
+            Phase::Away { gaps, .. } => gaps.clear(),
+            Phase::Trying { .. } | Phase::Settled { .. } => self.phase = Phase::away(0),
+        }
+    }
+
+    /// The loop was bound and is not any more, because no message came. On a processor that is tried
+    /// this may be its fault.
+    pub fn released(&mut self) -> Move {
+        match self.phase {
+            Phase::Trying { base, .. } => self.next(base),
+            Phase::Away { .. } | Phase::Settled { .. } => {
+                self.phase = Phase::away(0);
+                Move::None
+            }
+        }
     }
 
     fn begin(&mut self, base: Duration, mut places: Vec<usize>) -> Move {
@@ -270,6 +303,35 @@ mod tests {
         assert_eq!(follow(&mut search, &client, 200).0, Some(2));
         search.lost();
         assert_eq!(follow(&mut search, &client, 200), (Some(2), 1));
+    }
+
+    #[test]
+    fn slow_client_that_moves_is_found_again() {
+        let mut search = Search::default();
+        let mut client = Client {
+            at: 1,
+            computes: 60,
+            saved: 30,
+        };
+        assert_eq!(follow(&mut search, &client, 200).0, Some(1));
+        client.at = 4;
+        assert_eq!(follow(&mut search, &client, 1000).0, Some(4));
+    }
+
+    #[test]
+    fn processor_on_which_the_loop_does_not_run_is_passed_over() {
+        let mut search = Search::default();
+        let late = Duration::from_micros(50);
+        let moves: Vec<_> = (0..BASE)
+            .map(|_| search.heard(late, || vec![0, 1]))
+            .collect();
+        assert_eq!(moves.last(), Some(&Move::To(0)));
+        assert_eq!(search.released(), Move::To(1));
+        assert_eq!(search.released(), Move::Away);
+        assert!(!search.measures());
+        // A loop that is not alone for a moment does not begin anew.
+        search.lost();
+        assert!(!search.measures());
     }
 
     #[test]

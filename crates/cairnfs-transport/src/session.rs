@@ -26,6 +26,7 @@ use crate::quiet::{Patient, Quiet, is_direct};
 use crate::readers::{Arrival, From, Readers, Turn};
 use crate::reply::{Errno, Sink};
 use crate::ring::{Prepared, Running};
+use crate::search::Move;
 use crate::server::{Server, serve};
 
 /// How requests come from the kernel and replies go to it.
@@ -279,7 +280,6 @@ impl<S: Server> Session<S> {
             buffer: Channel::buffer(self.granted.max_request),
             polls_for: POLL,
             answered: None,
-            late: false,
             arrived: Instant::now(),
             may_follow: true,
             beside: None,
@@ -374,8 +374,6 @@ struct EventLoop<S> {
     polls_for: Duration,
     /// The thread that waited for the reply of the last message, if one did.
     answered: Option<u32>,
-    /// A reply that was handed over was not written soon.
-    late: bool,
     /// When the last message of the client arrived.
     arrived: Instant,
     /// Whether replies can be handed over.
@@ -410,9 +408,10 @@ impl<S: Server> EventLoop<S> {
             let Received::Message(len) = received else {
                 break;
             };
-            let from = self.note(turn);
+            let (from, to) = self.note(turn);
             self.readers.leave(turn, arrival, from);
-            self.serve(len, from.beside);
+            let hands_over = self.go(turn, to);
+            self.serve(len, hands_over);
         }
         Ok(())
     }
@@ -428,33 +427,30 @@ impl<S: Server> EventLoop<S> {
         if !turn.follows() {
             leave();
         }
-        self.late |= turn.late;
         Some(turn)
     }
 
-    /// What is known of the message in the buffer, which has just arrived.
-    fn note(&mut self, turn: Turn) -> From {
+    /// What is known of the message in the buffer, which has just arrived; and where the loop is to
+    /// be bound.
+    fn note(&mut self, turn: Turn) -> (From, Move) {
         let header = InHeader::read_from_prefix(&self.buffer).map(|(header, _)| header);
         let header = header.ok().filter(|h| !Opcode(h.opcode).is_unanswered());
         let client = header.as_ref().map(|header| header.pid);
         let before = std::mem::replace(&mut self.answered, client);
         let ahead = header.is_some_and(|h| Opcode(h.opcode).may_be_sent_ahead());
-        let mut late = std::mem::take(&mut self.late);
-        let now = Instant::now();
-        if let Some(beside) = &self.beside {
-            late |= beside.courier.arrived(client);
-        }
-        From {
-            // The next message of one thread was sent after the reply to its last one.
-            awaited: before.is_some() && client.is_some() && (ahead || before != client),
+        // The next message of one thread was sent after the reply to its last one.
+        let waited = ahead || before != client || client == Some(0);
+        let mut from = From {
+            awaited: before.is_some() && client.is_some() && waited,
             client,
-            beside: self.follow(turn, client, (now, late)),
-            late,
-        }
+            ..From::default()
+        };
+        let to = self.follow(turn, &mut from);
+        (from, to)
     }
 
-    /// Follows the only client. Returns whether the loop is bound to a processor.
-    fn follow(&mut self, turn: Turn, client: Option<u32>, (now, late): (Instant, bool)) -> bool {
+    /// Follows the client of a message, if it is the only one.
+    fn follow(&mut self, turn: Turn, from: &mut From) -> Move {
         if self.beside.is_none() && turn.follows() && self.may_follow {
             match self.start_courier() {
                 Ok(beside) => self.beside = Some(beside),
@@ -466,19 +462,30 @@ impl<S: Server> EventLoop<S> {
             }
         }
         let Some(Beside { courier, .. }) = &mut self.beside else {
+            return Move::None;
+        };
+        let now = Instant::now();
+        from.late = courier.arrived(from.client);
+        if from.late {
+            courier.failed(now);
+        }
+        let client = from.client.filter(|client| *client != 0 && turn.follows());
+        let to = client.map_or(Move::None, |client| {
+            let gap = now - std::mem::replace(&mut self.arrived, now);
+            courier.follow(client, now, gap)
+        });
+        from.beside = turn.follows() && courier.is_bound() || matches!(to, Move::To(_));
+        from.measures = courier.measures();
+        to
+    }
+
+    /// Goes where the loop is to be bound. Returns whether its replies are handed over.
+    fn go(&mut self, turn: Turn, to: Move) -> bool {
+        let Some(Beside { courier, .. }) = &mut self.beside else {
             return false;
         };
-        match client {
-            _ if late => {
-                courier.failed(now);
-                false
-            }
-            Some(client) if client != 0 && turn.follows() => {
-                let gap = now - std::mem::replace(&mut self.arrived, now);
-                courier.follow(client, now, gap)
-            }
-            _ => turn.follows() && courier.is_bound(),
-        }
+        courier.go(to);
+        turn.follows() && courier.is_bound()
     }
 
     fn start_courier(&self) -> io::Result<Beside> {
@@ -524,14 +531,13 @@ impl<S: Server> EventLoop<S> {
                     op,
                     payload,
                 } = message;
-                let opcode = Opcode(header.opcode);
-                let is_direct = is_direct(opcode, op);
+                let is_direct = is_direct(Opcode(header.opcode), op);
                 let serve = |direct, patient| {
                     let sink = if is_direct { direct } else { patient };
                     serve(&*self.server, &header, op, payload, sink);
                 };
                 match self.beside.as_ref().filter(|_| hands_over) {
-                    Some(to) => to.courier.serving(header.unique, opcode, || {
+                    Some(to) => to.courier.serving(&header, || {
                         serve(&to.direct, &to.patient);
                     }),
                     None => serve(&self.direct, &self.patient),

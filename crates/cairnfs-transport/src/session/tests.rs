@@ -133,7 +133,6 @@ fn loop_that_polls_does_not_sleep() {
         buffer: Channel::buffer(4096),
         polls_for: Duration::from_secs(3600),
         answered: Some(1),
-        late: false,
         arrived: Instant::now(),
         may_follow: false,
         beside: None,
@@ -145,7 +144,6 @@ fn loop_that_polls_does_not_sleep() {
             lone,
             look: false,
             watched: false,
-            late: false,
         };
         thread::scope(|scope| {
             scope.spawn(|| send(&kernel, b"message", SendFlags::empty()).unwrap());
