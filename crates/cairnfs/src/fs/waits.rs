@@ -26,7 +26,7 @@ impl FileSystem {
         };
         if self.engine.pages.is_full() {
             // As after a write: what a file's error keeps from being written stays accepted.
-            let _ = self.write_back_all();
+            let _ = self.write_back_until(|| self.engine.pages.has_room());
         }
         self.core().settle(seq)
     }

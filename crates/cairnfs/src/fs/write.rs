@@ -394,7 +394,11 @@ impl FileSystem {
 
     /// Adds a file to the list of files with dirty data.
     pub(super) fn list_file(&self, inode: &Arc<Inode>, state: &mut InodeState) {
-        let gone = self.root.writeback.add(inode, state);
+        self.evict_gone(self.root.writeback.add(inode, state));
+    }
+
+    /// Evicts deleted files that were dropped from the list.
+    pub(super) fn evict_gone(&self, gone: Vec<Arc<Inode>>) {
         let table = self.items().table();
         gone.into_iter()
             .for_each(|file| table.evict_cancelled(file));
@@ -406,16 +410,17 @@ impl FileSystem {
         self.adjust_delayed(state, Delayed::default(), -(dropped.len() as i64));
     }
 
-    /// Writes back if there is too much dirty data: first this file, whose writer causes it. Data
-    /// that cannot be written because of an error in its file stays accepted: the next write to
-    /// that file, or a sync, returns the error.
+    /// Writes back if there is too much dirty data: first this file, whose writer causes it, then
+    /// others until the next writers have room. Data that cannot be written because of an error in
+    /// its file stays accepted: the next write to that file, or a sync, returns the error.
     fn balance_pages(&self, inode: &Arc<Inode>) -> Result<()> {
         if !self.engine.pages.is_full() || waiting::postponed(0) {
             return Ok(());
         }
-        let written = self.write_back(inode);
-        if written.is_err() || self.engine.pages.is_full() {
-            let _ = self.write_back_roots();
+        let _ = self.write_back(inode);
+        let has_room = || self.engine.pages.has_room();
+        for fs in self.all().take_while(|_| !has_room()) {
+            let _ = fs.write_back_until(has_room);
         }
         self.core().storage().check()
     }

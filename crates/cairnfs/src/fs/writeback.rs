@@ -495,13 +495,21 @@ impl FileSystem {
     /// # Errors
     /// The first error; a device failure.
     pub(super) fn write_back_all(&self) -> Result<()> {
-        let drained = self.drain_list();
+        self.write_back_until(|| false)
+    }
+
+    /// The same, but not more files when there are `enough`.
+    ///
+    /// # Errors
+    /// As [`Self::write_back_all`].
+    pub(super) fn write_back_until(&self, enough: impl Fn() -> bool) -> Result<()> {
+        let drained = self.drain_list(enough);
         // Also for a thread that found the list empty because another one was here before it.
         drained.and(self.core().write_staged())
     }
 
-    fn drain_list(&self) -> Result<()> {
-        self.root.writeback.drain(|inode| {
+    fn drain_list(&self, enough: impl Fn() -> bool) -> Result<()> {
+        let write = |inode: &Arc<Inode>| {
             let written = match self.items().is_head() {
                 true => self.sweep(inode, u64::MAX, Staging::WithOthers),
                 false => Err(Error::Stale),
@@ -513,7 +521,10 @@ impl FileSystem {
                 tracing::warn!(ino = inode.ino, %error, "data of a file could not be written back");
                 self.list_file(inode, &mut inode.write());
             })
-        })
+        };
+        let (result, gone) = self.root.writeback.drain(enough, write);
+        self.evict_gone(gone);
+        result
     }
 
     /// Forgets what was written to a file of a branch while it was replaced or dropped, which

@@ -16,6 +16,11 @@ use crate::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 /// Runs of up to this many blocks stay in the cache: they are likely to be read or changed again.
 const KEEP: usize = 16;
 
+/// What writers write back when there is too much, at most: 1/`PART` of the limit, and this many
+/// bytes. Much less would be a write for each small file, much more a long wait for one writer.
+const PART: i64 = 8;
+const AT_ONCE: i64 = 16 << 20;
+
 /// The memory of unwritten pages, for all roots of a volume.
 pub(super) struct PageMemory {
     bytes: AtomicI64,
@@ -52,6 +57,11 @@ impl PageMemory {
         self.bytes() > self.limit
     }
 
+    /// Whether there is so little unwritten data that writers need not write back more.
+    pub fn has_room(&self) -> bool {
+        self.bytes() <= self.limit - (self.limit / PART).min(AT_ONCE)
+    }
+
     /// Whether a run of written pages stays in the cache.
     pub fn keeps(&self, pages: usize) -> bool {
         self.keep_written && pages <= KEEP
@@ -81,19 +91,29 @@ impl WritebackList {
             .push_pruned(inode.clone(), |file| file.unlist_if_gone())
     }
 
-    /// Takes all files from the list and calls `write` for each. An error of one file does not stop
-    /// the others. One thread at a time.
+    /// Takes all files from the list, and calls `write` for each until there are `enough`. An error of
+    /// one file does not stop the others. One thread at a time. Also returns deleted files that were
+    /// dropped from the list, for the inode table to evict.
     ///
     /// # Errors
     /// The first error of `write`.
-    pub fn drain(&self, mut write: impl FnMut(&Arc<Inode>) -> Result<()>) -> Result<()> {
+    pub fn drain(
+        &self,
+        enough: impl Fn() -> bool,
+        mut write: impl FnMut(&Arc<Inode>) -> Result<()>,
+    ) -> (Result<()>, Vec<Arc<Inode>>) {
         let _turn = self.draining.lock();
         let mut result = Ok(());
-        for inode in self.files.take() {
+        let mut files = self.files.take().into_iter();
+        while !enough()
+            && let Some(inode) = files.next()
+        {
             inode.write().listed = false;
             result = result.and(write(&inode));
         }
-        result
+        let prune = |file: &mut Arc<Inode>| file.unlist_if_gone();
+        let gone = files.flat_map(|file| self.files.push_pruned(file, prune));
+        (result, gone.collect())
     }
 
     /// Begins to freeze the root if no file is listed or being written back. From then on writers

@@ -5,7 +5,7 @@ use std::io;
 use std::sync::{Arc, Mutex};
 
 use cairnfs::device::{Device, MemoryDevice};
-use cairnfs::fs::{FileSystem, MakeOptions, make_device};
+use cairnfs::fs::{FileSystem, MakeOptions, Options, make_device};
 use cairnfs::{Error, Result};
 
 use super::engine::{OWNER, ROOT, copy, open};
@@ -168,6 +168,31 @@ fn sync_of_many_files_takes_few_writes() {
         assert_eq!(data, FILES * PAGE, "{done:?}");
         all_read(&open(copy(&device.device)), &files);
     }
+}
+
+/// Small files of which there are more than memory for unwritten pages: those before them go
+/// together, a part at a time.
+#[test]
+fn small_files_beyond_the_memory_for_pages_take_few_writes() {
+    const BUDGET: usize = 8 << 20;
+    const UNWRITTEN: usize = BUDGET / 8;
+    let device = Recording::fresh(true);
+    let options = Options {
+        cache_budget: BUDGET,
+        ..Options::default()
+    };
+    let fs = FileSystem::open_device(Arc::clone(&device) as _, &options).unwrap();
+    device.done.lock().unwrap().clear();
+    let files = many_files(&fs);
+    let done = device.done.lock().unwrap().clone();
+    let sizes = done.iter().filter_map(|d| match d {
+        Done::Write { bytes } => Some(*bytes),
+        Done::Flush => None,
+    });
+    let written: usize = sizes.clone().sum();
+    assert!(written >= FILES * PAGE - UNWRITTEN, "{done:?}");
+    assert!(sizes.count() <= FILES / 8, "{done:?}");
+    all_read(&fs, &files);
 }
 
 /// A write for several files fails: the sync tells it, so does a later one, and no file has lost
