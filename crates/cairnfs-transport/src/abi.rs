@@ -83,6 +83,11 @@ impl Opcode {
         )
     }
 
+    /// Whether the reply waits for the device.
+    pub fn is_sync(self) -> bool {
+        matches!(self, Opcode::FSYNC | Opcode::FSYNCDIR | Opcode::SYNCFS)
+    }
+
     /// Whether a thread may send further requests before the reply: data that the kernel reads ahead or
     /// writes back in its name.
     pub fn may_be_sent_ahead(self) -> bool {

@@ -35,8 +35,6 @@ const NEED_MAX: u32 = 1024;
 /// History of the messages of one connection.
 #[derive(Debug)]
 pub(crate) struct Pace {
-    /// The time within which the next message is to come.
-    within: Duration,
     credit: u32,
     near: u32,
     need: u32,
@@ -45,7 +43,6 @@ pub(crate) struct Pace {
 impl Default for Pace {
     fn default() -> Self {
         Self {
-            within: NEAR,
             credit: 0,
             near: 0,
             need: NEED,
@@ -54,17 +51,10 @@ impl Default for Pace {
 }
 
 impl Pace {
-    /// For a loop that can wait where the client runs.
-    pub fn beside() -> Self {
-        Self {
-            within: NEAR_BESIDE,
-            ..Self::default()
-        }
-    }
-
-    /// Whether a message that arrived so long after waiting began was worth waiting for.
-    pub fn is_near(&self, waited: Duration) -> bool {
-        waited <= self.within
+    /// Whether a message that arrived so long after waiting began was worth waiting for, by a loop
+    /// that is bound to the client's processor or not.
+    pub fn is_near(waited: Duration, beside: bool) -> bool {
+        waited <= if beside { NEAR_BESIDE } else { NEAR }
     }
 
     /// It did harm.
@@ -97,7 +87,7 @@ impl Pace {
 
     /// A message arrived this long after waiting began, without a poll.
     pub fn slept(&mut self, waited: Duration) {
-        if !self.is_near(waited) {
+        if !Self::is_near(waited, false) {
             self.near = 0;
             return;
         }

@@ -136,7 +136,7 @@ impl Readers {
                 watched: false,
                 pressure: 0,
                 idle: 0,
-                pace: Pace::beside(),
+                pace: Pace::default(),
                 client: 0,
                 beside: false,
                 posts: Vec::new(),
@@ -189,11 +189,6 @@ impl Readers {
     /// A loop hands its replies over there from now on.
     pub fn watch_over(&self, post: Arc<Post>) {
         self.state.lock().posts.push(post);
-    }
-
-    /// No loop can wait where its client runs.
-    pub fn only_poll(&self) {
-        self.state.lock().pace = Pace::default();
     }
 
     /// Ends a turn with a message.
@@ -319,12 +314,12 @@ impl State {
             return self.pace.failed();
         }
         match (turn.lone, arrival) {
-            (true, Arrival::Slept(waited))
-                if is_same && from.measures && self.pace.is_near(waited) => {}
-            (true, Arrival::Slept(waited))
-                if is_same && from.beside && self.pace.is_near(waited) =>
-            {
-                self.pace.caught();
+            (true, Arrival::Slept(waited)) if is_same && Pace::is_near(waited, from.beside) => {
+                match (from.beside, from.measures) {
+                    (true, _) => self.pace.caught(),
+                    (false, true) => {}
+                    (false, false) => self.pace.missed(),
+                }
             }
             (true, Arrival::AtOnce | Arrival::Polled) if is_same => self.pace.caught(),
             (true, _) => self.pace.missed(),

@@ -21,6 +21,9 @@ const SHARE: u32 = 5;
 const PATIENCE: u32 = 64;
 const PATIENCE_MAX: u32 = 8192;
 
+/// A loop that is not alone for long enough so many times does not measure for a while either.
+const BROKEN: u32 = 4;
+
 /// Messages, beyond those that were as usual, that came late before another search, and after many
 /// searches that found the same.
 const DOUBT: u32 = 3;
@@ -66,6 +69,8 @@ pub(crate) struct Search {
     last: Option<usize>,
     patience: u32,
     doubt: u32,
+    /// Measurements in succession that were broken off.
+    broken: u32,
 }
 
 impl Default for Search {
@@ -77,6 +82,7 @@ impl Default for Search {
             last: None,
             patience: PATIENCE,
             doubt: DOUBT,
+            broken: 0,
         }
     }
 }
@@ -103,7 +109,7 @@ impl Search {
                 if gaps.len() < BASE {
                     return Move::None;
                 }
-                let base = quartile(gaps);
+                let base = typical(gaps);
                 self.begin(base, places())
             }
             Phase::Trying { skips, .. } if *skips > 0 => {
@@ -115,7 +121,7 @@ impl Search {
                 if gaps.len() < TRY {
                     return Move::None;
                 }
-                let (base, here) = (*base, quartile(gaps));
+                let (base, here) = (*base, typical(gaps));
                 match pays(base, here) {
                     true => self.settle(base, here),
                     false => self.next(base),
@@ -163,7 +169,14 @@ impl Search {
     /// The loop is alone no more: what was measured does not count.
     pub fn lost(&mut self) {
         match &mut self.phase {
-            Phase::Away { gaps, .. } => gaps.clear(),
+            Phase::Away { gaps, .. } if gaps.is_empty() => {}
+            Phase::Away { gaps, .. } => {
+                gaps.clear();
+                self.broken += 1;
+                if self.broken == BROKEN {
+                    self.give_up();
+                }
+            }
             Phase::Trying { .. } | Phase::Settled { .. } => self.phase = Phase::away(0),
         }
     }
@@ -218,12 +231,14 @@ impl Search {
         };
         self.last = Some(self.at);
         self.patience = PATIENCE;
+        self.broken = 0;
         let late = 0;
         self.phase = Phase::Settled { base, usual, late };
         Move::None
     }
 
     fn give_up(&mut self) -> Move {
+        self.broken = 0;
         self.phase = Phase::away(self.patience);
         self.patience = (2 * self.patience).min(PATIENCE_MAX);
         Move::Away
@@ -235,10 +250,12 @@ fn pays(base: Duration, here: Duration) -> bool {
     here + SAVED <= base && here <= base - base / SHARE
 }
 
-/// The lower quartile: what delays a few messages does not count.
-fn quartile(gaps: &mut [Duration]) -> Duration {
+/// The mean without the largest quarter: what delays a few messages does not count, what takes most of
+/// a client's time does.
+fn typical(gaps: &mut [Duration]) -> Duration {
     gaps.sort_unstable();
-    gaps.get(gaps.len() / 4).copied().unwrap_or_default()
+    let most = gaps.get(..gaps.len() - gaps.len() / 4).unwrap_or_default();
+    most.iter().sum::<Duration>() / most.len().max(1) as u32
 }
 
 #[cfg(test)]
@@ -316,6 +333,34 @@ mod tests {
         assert_eq!(follow(&mut search, &client, 200).0, Some(1));
         client.at = 4;
         assert_eq!(follow(&mut search, &client, 1000).0, Some(4));
+    }
+
+    #[test]
+    fn loop_that_is_never_alone_for_long_measures_rarely() {
+        let mut search = Search::default();
+        let mut measured = 0;
+        for _ in 0..10_000 {
+            for _ in 0..BASE / 2 {
+                measured += u32::from(search.measures());
+                let none = search.heard(Duration::from_micros(50), || vec![0, 1]);
+                assert!(matches!(none, Move::None | Move::Away), "{none:?}");
+            }
+            search.lost();
+        }
+        assert!(measured < 1000, "{measured}");
+    }
+
+    #[test]
+    fn client_that_waits_for_the_disk_most_of_the_time_is_not_followed() {
+        let mut search = Search::default();
+        for n in 0..10_000 {
+            // The device takes 400 us for every other message.
+            let gap = Duration::from_micros(if n % 2 == 0 { 400 } else { 8 });
+            let here = matches!(search.phase, Phase::Trying { .. });
+            let gap = gap + Duration::from_micros(if here { 0 } else { 25 });
+            search.heard(gap, || vec![0]);
+            assert!(!matches!(search.phase, Phase::Settled { .. }), "{n}");
+        }
     }
 
     #[test]

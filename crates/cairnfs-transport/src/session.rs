@@ -457,7 +457,6 @@ impl<S: Server> EventLoop<S> {
                 Err(error) => {
                     tracing::debug!("replies are not handed over: {error}");
                     self.may_follow = false;
-                    self.readers.only_poll();
                 }
             }
         }
@@ -536,6 +535,8 @@ impl<S: Server> EventLoop<S> {
                     let sink = if is_direct { direct } else { patient };
                     serve(&*self.server, &header, op, payload, sink);
                 };
+                // A loop that has waited for the device is probably needed no more, and writes itself.
+                let hands_over = hands_over && !Opcode(header.opcode).is_sync();
                 match self.beside.as_ref().filter(|_| hands_over) {
                     Some(to) => to.courier.serving(&header, || {
                         serve(&to.direct, &to.patient);
