@@ -8,7 +8,9 @@
 //!
 //! A loop that is about to wait for the device calls a parked one. In addition, one parked loop
 //! watches the one that works: if it is busy with one message for a tick, the watcher takes over, so
-//! no message waits behind a long computation for longer. Nothing is timed while no messages arrive.
+//! no message waits behind a long computation for longer. While a loop follows a client, the watcher
+//! also writes replies that the loop handed over and that are late. Nothing is timed while no
+//! messages arrive.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -354,9 +356,7 @@ mod tests {
         From {
             awaited,
             client: Some(client),
-            beside: false,
-            measures: false,
-            late: false,
+            ..From::default()
         }
     }
 
