@@ -146,7 +146,8 @@ pub struct Place {
     #[arg(long, value_name = "BYTES", default_value = "4G", value_parser = parse_size)]
     pub volume_size: u64,
 
-    /// Memory that the library may use [default: an eighth of the machine's]; suffixes K, M, G, T.
+    /// Memory that the library may use [default: an eighth of what the process may use]; suffixes K,
+    /// M, G, T.
     #[arg(long, value_name = "BYTES", value_parser = parse_size)]
     pub cache: Option<u64>,
 

@@ -101,6 +101,17 @@ impl<V> Clock<V> {
         Some(old.value)
     }
 
+    /// Sets the maximum number of entries, and returns those that are evicted for it.
+    pub fn set_limit(&mut self, limit: usize) -> Vec<V> {
+        self.limit = limit;
+        let surplus = self.slots.len().saturating_sub(limit);
+        let evicted = (0..surplus).filter_map(|_| {
+            let victim = self.cold()?;
+            self.remove(victim)
+        });
+        evicted.collect()
+    }
+
     /// Removes the entry of a key.
     pub fn remove(&mut self, key: u64) -> Option<V> {
         let place = self.places.remove(&key)?;
@@ -221,6 +232,21 @@ mod tests {
                 assert_eq!(clock.peek(*key), Some(&(*key, *at)));
             }
         }
+    }
+
+    #[test]
+    fn lower_limit_evicts_cold_entries_and_a_higher_one_makes_room() {
+        let mut clock = full(6);
+        assert_eq!(clock.get(1), Some(&mut 10));
+        assert_eq!(clock.get(4), Some(&mut 40));
+        let mut evicted = clock.set_limit(2);
+        evicted.sort_unstable();
+        assert_eq!(evicted, [0, 20, 30, 50]);
+        assert_eq!((clock.peek(1), clock.peek(4)), (Some(&10), Some(&40)));
+        assert!(clock.set_limit(3).is_empty());
+        assert_eq!(clock.insert(7, 70), None);
+        assert!(clock.insert(8, 80).is_some());
+        assert_eq!((clock.set_limit(0).len(), clock.len()), (3, 0));
     }
 
     #[test]

@@ -109,10 +109,14 @@ pub struct Compare {
     #[arg(long, value_enum, value_delimiter = ',', value_name = "LIST")]
     pub external: Vec<Program>,
 
-    /// Memory that CairnFS may use, in-process and mounted [default: an eighth of the machine's];
-    /// the kernel's file systems have no such limit.
+    /// Memory that CairnFS may use, in-process and mounted [default: an eighth of what the process
+    /// may use]; the kernel's file systems have no such limit.
     #[arg(long, value_name = "BYTES", value_parser = parse_size)]
     pub cache: Option<u64>,
+
+    /// Files that ext4 has room for (`mkfs.ext4 -N`) [default: one for each 16 KiB of the device].
+    #[arg(long, value_name = "N")]
+    pub ext4_inodes: Option<u64>,
 
     /// Mount options for cairnfs-mount and noop, as for `cairnfs mount`.
     #[arg(short = 'o', long, value_name = "OPTIONS")]
@@ -275,8 +279,7 @@ fn measure(args: &Compare, plan: Plan, ours: &Path, undo: &Undo) -> Result<Found
     let fits = |task: &Task| args.with.iter().filter(|s| task.fits(**s)).count();
     let steps = args.rounds * tasks.iter().map(fits).sum::<usize>();
     let progress = Progress::runs(steps);
-    let options = args.mount_options.clone();
-    let ground = Ground::new(&device, ours, args.cache, options, undo)?;
+    let ground = Ground::new(&device, ours, args, undo)?;
     let mut runs = Vec::with_capacity(steps);
     for round in 0..args.rounds {
         for system in order(&args.with, round) {

@@ -4,7 +4,9 @@
 use std::fs::{File, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
+use super::Compare;
 use super::external::{External, Inputs, Site};
 use super::make::{Shared, Spot, drop_caches};
 use super::place::Device;
@@ -39,26 +41,21 @@ pub struct Ground<'a> {
     spot: Spot,
     /// Directory of the inputs of programs.
     inputs: PathBuf,
+    ext4_inodes: Option<u64>,
     undo: &'a Undo,
     _made: Made,
 }
 
 impl<'a> Ground<'a> {
     /// Creates a temporary directory with the mountpoint, the log file and the inputs of programs.
-    pub fn new(
-        device: &'a Device,
-        ours: &Path,
-        cache: Option<u64>,
-        options: Option<String>,
-        undo: &'a Undo,
-    ) -> Result<Self> {
+    pub fn new(device: &'a Device, ours: &Path, args: &Compare, undo: &'a Undo) -> Result<Self> {
         let name = format!("cairnfs-compare-{}", std::process::id());
         let folder = std::env::temp_dir().join(name);
         let spot = Spot {
             ours: ours.to_owned(),
             device: device.path.clone(),
-            cache,
-            options,
+            cache: args.cache,
+            options: args.mount_options.clone(),
             log: folder.join("log"),
             dir: folder.join("mnt"),
         };
@@ -82,6 +79,7 @@ impl<'a> Ground<'a> {
             device,
             spot,
             inputs,
+            ext4_inodes: args.ext4_inodes,
             undo,
             _made: made,
         })
@@ -98,7 +96,7 @@ impl<'a> Ground<'a> {
         if let Work::External(load) = &task.work {
             load.prepare(&self.inputs())?;
         }
-        if let Some(mut mkfs) = system.mkfs(&self.spot.ours, &self.device.path) {
+        if let Some(mut mkfs) = self.mkfs(system) {
             self.device.wipe()?;
             self.undo.run(&mut mkfs)?;
         }
@@ -117,6 +115,10 @@ impl<'a> Ground<'a> {
         }
         report.target = system.name().to_owned();
         Ok(report)
+    }
+
+    fn mkfs(&self, system: System) -> Option<Command> {
+        system.mkfs(&self.spot.ours, &self.device.path, self.ext4_inodes)
     }
 
     fn program(&self, system: System, load: &dyn External, target: &Observed) -> Result<Report> {

@@ -116,8 +116,9 @@ impl System {
         }
     }
 
-    /// Returns the command that creates it on a device; `None` if nothing is stored.
-    pub fn mkfs(self, ours: &Path, device: &Path) -> Option<Command> {
+    /// Returns the command that creates it on a device, ext4 with room for so many files if a number
+    /// is given; `None` if nothing is stored.
+    pub fn mkfs(self, ours: &Path, device: &Path, ext4_inodes: Option<u64>) -> Option<Command> {
         let (program, args): (&Path, &[&str]) = match self {
             System::Noop | System::Raw => return None,
             System::Xfs => (Path::new("mkfs.xfs"), &["-q", "-f"]),
@@ -126,7 +127,11 @@ impl System {
             _ => (ours, &["mkfs", "--quiet", "--force"]),
         };
         let mut command = Command::new(program);
-        command.args(args).arg(device);
+        command.args(args);
+        if let (System::Ext4, Some(inodes)) = (self, ext4_inodes) {
+            command.args(["-N", &inodes.to_string()]);
+        }
+        command.arg(device);
         Some(command)
     }
 

@@ -1,7 +1,8 @@
 //! A bounded cache of data blocks by device address; each shard is a second-chance table.
 //!
 //! Blocks that were written and not read since are limited to a small part of it, in FIFO order: a
-//! sequential writer then reuses memory that is still in the processor's cache.
+//! sequential writer then reuses memory that is still in the processor's cache. Of memory that is
+//! lent to the cache beyond its own they may take half.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -17,9 +18,11 @@ const SHARDS: usize = 16;
 /// Adjacent blocks in one shard.
 const TOGETHER: u64 = 16;
 
-/// The unread part is 1/`UNREAD` of the blocks of a shard, but at least `UNREAD_LEAST`.
+/// The unread part is 1/`UNREAD` of the own blocks of a shard, but at least `UNREAD_LEAST`, and
+/// 1/`UNREAD_LENT` of those lent to it.
 const UNREAD: usize = 8;
 const UNREAD_LEAST: usize = 128;
+const UNREAD_LENT: usize = 2;
 
 struct CachedBlock {
     /// Sequence number, within its shard, of the write since which it was not read; 0 if it was
@@ -37,6 +40,8 @@ struct Shard {
     /// Number of unread blocks.
     unread: usize,
     limit_unread: usize,
+    /// Number of blocks that it may always have.
+    own: usize,
 }
 
 /// A cache of data blocks.
@@ -45,12 +50,20 @@ pub struct BlockCache {
 }
 
 impl BlockCache {
-    /// A cache of at most `blocks` blocks.
+    /// A cache of at most `blocks` blocks, until more are lent to it.
     pub fn new(blocks: usize) -> Self {
-        let limit = (blocks / SHARDS).max(1);
-        let shard = || CachePadded::new(Mutex::new(Shard::new(limit)));
+        let own = (blocks / SHARDS).max(1);
+        let shard = || CachePadded::new(Mutex::new(Shard::new(own)));
         Self {
             shards: (0..SHARDS).map(|_| shard()).collect(),
+        }
+    }
+
+    /// Lets the cache have `blocks` more than its own, and no longer what it was lent before.
+    pub fn lend(&self, blocks: usize) {
+        for shard in &self.shards {
+            let left = shard.lock().lend(blocks / SHARDS);
+            Page::let_go(left);
         }
     }
 
@@ -127,14 +140,34 @@ impl CachedBlock {
 }
 
 impl Shard {
-    fn new(limit: usize) -> Self {
+    fn new(own: usize) -> Self {
         Self {
-            blocks: Clock::new(limit),
+            blocks: Clock::new(own),
             written: VecDeque::new(),
             count: 0,
             unread: 0,
-            limit_unread: (limit / UNREAD).max(UNREAD_LEAST),
+            limit_unread: (own / UNREAD).max(UNREAD_LEAST),
+            own,
         }
+    }
+
+    /// Sets the number of blocks beyond its own. Returns the pages that have to leave.
+    fn lend(&mut self, blocks: usize) -> Vec<Page> {
+        self.limit_unread = (self.own / UNREAD).max(UNREAD_LEAST) + blocks / UNREAD_LENT;
+        let mut left: Vec<Page> = self.surplus_unread();
+        let evicted = self.blocks.set_limit(self.own + blocks);
+        left.extend(evicted.into_iter().filter_map(|old| self.left(Some(old))));
+        left
+    }
+
+    /// Removes the oldest unread blocks beyond their limit.
+    fn surplus_unread(&mut self) -> Vec<Page> {
+        let surplus = self.unread.saturating_sub(self.limit_unread);
+        let oldest = (0..surplus).filter_map(|_| {
+            let block = self.next_unread()?;
+            self.remove(block)
+        });
+        oldest.collect()
     }
 
     fn get(&mut self, block: u64) -> Option<Page> {
@@ -183,9 +216,14 @@ impl Shard {
     /// Takes the unread block that was written first from the order, to be replaced by `block`;
     /// none if `block` is cached.
     fn oldest_unread(&mut self, block: u64) -> Option<u64> {
-        if self.blocks.peek(block).is_some() {
-            return None;
+        match self.blocks.peek(block) {
+            Some(_) => None,
+            None => self.next_unread(),
         }
+    }
+
+    /// Takes the unread block that was written first from the order.
+    fn next_unread(&mut self) -> Option<u64> {
         loop {
             let entry = self.written.pop_front()?;
             if is_unread(&self.blocks, entry) {
@@ -226,6 +264,37 @@ mod tests {
         cache.put(2999, vec![page(7)]);
         let found = cache.get(2999..3000);
         assert_eq!(found[0].as_ref().unwrap().bytes(), page(7).bytes());
+    }
+
+    #[test]
+    fn lent_memory_keeps_more_blocks_and_is_given_back() {
+        let own = 16 * UNREAD * 2 * UNREAD_LEAST;
+        let lent = own / 2;
+        let own_unread = own / UNREAD;
+        let cache = BlockCache::new(own);
+        let held = |blocks: Range<u64>| cache.get(blocks).iter().flatten().count();
+        let page = || Page::with(&[1]);
+        let write = |blocks: Range<u64>| blocks.for_each(|n| cache.put_written(n, vec![page()]));
+        cache.lend(lent);
+        let unread = (own_unread + lent / UNREAD_LENT) as u64;
+        write(0..2 * unread);
+        let shards = cache.shards.iter();
+        let written: usize = shards.map(|s| s.lock().unread).sum();
+        assert_eq!(written as u64, unread);
+        cache.lend(0);
+        assert_eq!(
+            held(0..2 * unread - own_unread as u64),
+            0,
+            "the oldest left"
+        );
+        assert_eq!(held(2 * unread - own_unread as u64..2 * unread), own_unread);
+
+        cache.lend(lent);
+        let all = (own + lent) as u64;
+        (0..all).for_each(|n| cache.put(n, vec![page()]));
+        assert_eq!(held(0..all), own + lent);
+        cache.lend(0);
+        assert_eq!(held(0..all), own);
     }
 
     #[test]

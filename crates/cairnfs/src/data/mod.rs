@@ -21,12 +21,17 @@ pub struct DataStore {
 }
 
 impl DataStore {
-    /// A store with a cache of at most `cache_bytes`.
+    /// A store with a cache of at most `cache_bytes`, until more are lent to it.
     pub fn new(storage: Arc<Storage>, cache_bytes: usize) -> Self {
         Self {
             storage,
             cache: BlockCache::new(cache_bytes / BLOCK_SIZE),
         }
+    }
+
+    /// Lets the cache have `bytes` more than its own, and no longer what it was lent before.
+    pub fn lend(&self, bytes: usize) {
+        self.cache.lend(bytes / BLOCK_SIZE);
     }
 
     /// Writes whole blocks at device block `block`; returns when the device has accepted them. They

@@ -104,6 +104,8 @@ struct Engine {
     roots: OpenRoots,
     /// Memory of unwritten data in all roots.
     pages: PageMemory,
+    /// Whether cached data may take memory that is idle.
+    data_borrows: bool,
     /// Space for refused reservations.
     reclaimer: SpaceReclaimer,
     /// What is dropped when there is no space.

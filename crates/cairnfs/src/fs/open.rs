@@ -76,6 +76,7 @@ impl FileSystem {
             workers: Workers::default(),
             roots: OpenRoots::default(),
             pages: PageMemory::new(core.limits().pages, options.keep_written),
+            data_borrows: options.data_borrows,
             reclaimer: SpaceReclaimer::default(),
             yielding: super::yielding::Yielding::default(),
             times: ContentTimes::new(options.content_times),
@@ -88,6 +89,10 @@ impl FileSystem {
         fs.drop_unfinished()?;
         if !fs.core().read_only() && options.workers {
             fs.start_workers(options.durability_interval)?;
+            // The first interval begins: all memory is idle.
+            if options.durability_interval.is_some() {
+                fs.divide_memory();
+            }
         }
         fs.engine.lifecycle.opened(start.elapsed());
         Ok(fs)

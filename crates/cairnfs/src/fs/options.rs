@@ -34,6 +34,9 @@ pub struct Options {
     /// Keep data that was just written in the cache. Useless if the kernel of the front end has a
     /// writeback cache and sends whole blocks.
     pub keep_written: bool,
+    /// With every durability interval, let cached data take half of the memory that index nodes,
+    /// inodes and names leave idle. Useless if the kernel of the front end caches file data.
+    pub data_borrows: bool,
     /// Run worker threads. Without them pushes and merges run in the calling threads, which makes
     /// the sequence of device operations depend only on the calls, as a simulation needs.
     pub workers: bool,
@@ -67,6 +70,7 @@ impl Default for Options {
             durability_interval: Some(Duration::from_secs(5)),
             discard: true,
             keep_written: true,
+            data_borrows: true,
             workers: true,
             seed: None,
             kernel_clock: false,

@@ -1,4 +1,5 @@
-//! How the open roots of a volume share its memory for clean inodes and names.
+//! How the open roots of a volume share its memory for clean inodes and names, and what data blocks
+//! get of memory that is idle.
 //!
 //! There is one budget, however many roots are open. Each root may double what it has; roots that
 //! have most give up what others ask for. So a single active root has nearly all of the memory, and
@@ -43,30 +44,91 @@ impl FileSystem {
         self.items().limit_memory(inodes, names);
     }
 
-    /// Divides the memory for clean inodes and names among the open roots.
+    /// Divides the memory for clean inodes and names among the open roots, and lends data blocks
+    /// what is idle.
     pub(super) fn divide_memory(&self) {
         let roots = self.engine.roots.list();
-        let limits = self.core().limits();
-        if let [root] = roots.as_slice() {
-            return root.items.limit_memory(limits.inodes, limits.names);
-        }
         let inodes = roots.iter().map(|root| root.items.table().count() as u64);
         let names = roots
             .iter()
             .map(|root| root.items.name_bytes().max(0) as u64);
         let (inodes, names): (Vec<_>, Vec<_>) = inodes.zip(names).unzip();
+        self.lend_to_data(inodes.iter().sum(), names.iter().sum());
+        let limits = self.core().limits();
+        if let [root] = roots.as_slice() {
+            return root.items.limit_memory(limits.inodes, limits.names);
+        }
         let inodes = divide(limits.inodes as u64, &inodes, AT_LEAST.0);
         let names = divide(limits.names.max(0) as u64, &names, AT_LEAST.1);
         for (root, (inodes, names)) in roots.iter().zip(inodes.into_iter().zip(names)) {
             root.items.limit_memory(inodes as usize, names as i64);
         }
     }
+
+    fn lend_to_data(&self, inodes: u64, names: u64) {
+        if !self.engine.data_borrows {
+            return;
+        }
+        let core = self.core();
+        let nodes = core.index().counters().bytes;
+        let limits = core.limits();
+        let lent = limits.lent_to_data(nodes as usize, inodes as usize, names as i64);
+        core.data().lend(lent);
+    }
 }
 
 #[cfg(test)]
 #[cfg(not(shuttle))]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::device::MemoryDevice;
+    use crate::fs::{MakeOptions, Options, make_device};
+    use crate::types::Creds;
+
+    const FILE: usize = 64 << 10;
+
+    /// Opens a new volume with the least default budget, of which data has 6 MiB, writes files of
+    /// 12 MiB in all after the memory was divided, and returns how often these are read from the
+    /// device.
+    fn reads_of_new_data(data_borrows: bool) -> u64 {
+        let device = Arc::new(MemoryDevice::new(64 << 20));
+        make_device(&*device, &MakeOptions::default(), &mut |_, _| {}).unwrap();
+        let options = Options {
+            cache_budget: 64 << 20,
+            durability_interval: None,
+            workers: false,
+            seed: Some(1),
+            data_borrows,
+            ..Options::default()
+        };
+        let fs = FileSystem::open_device(device, &options).unwrap();
+        fs.divide_memory();
+        let write = |n: u8| {
+            let name = format!("f{n}");
+            let creds = Creds::default();
+            let made = fs.mknod(1, name.as_bytes(), 0o100_644, 0, creds).unwrap();
+            fs.write(made.ino, 0, &[n; FILE], false).unwrap();
+            made.ino
+        };
+        let files: Vec<u64> = (0..192).map(write).collect();
+        fs.sync().unwrap();
+        let reads = || fs.core().storage().counters()[2].1;
+        let before = reads();
+        let mut bytes = vec![0; FILE];
+        for (ino, n) in files.into_iter().zip(0..) {
+            assert_eq!(fs.read(ino, 0, &mut bytes).unwrap(), FILE);
+            assert!(bytes.iter().all(|b| *b == n));
+        }
+        reads() - before
+    }
+
+    #[test]
+    fn new_data_is_read_from_memory_that_is_idle() {
+        assert_eq!(reads_of_new_data(true), 0);
+        assert!(reads_of_new_data(false) > 0);
+    }
 
     #[test]
     fn one_root_has_all_and_many_have_no_more() {

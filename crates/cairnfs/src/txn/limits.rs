@@ -1,5 +1,11 @@
 //! How the memory budget of a volume is divided among its parts.
 
+/// What a clean inode counts as, in bytes.
+const INODE: usize = 512;
+/// Data blocks may take 1/`LENT` of what other caches leave idle: these may then grow until memory
+/// is divided again.
+const LENT: usize = 2;
+
 /// How the memory budget is divided, in bytes except where stated.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
@@ -42,7 +48,7 @@ impl Limits {
             nodes: bytes / 4,
             data: bytes / 32 * 3,
             values: bytes / 32,
-            inodes: bytes / 8 / 512,
+            inodes: bytes / 8 / INODE,
             dirty_soft: (bytes / 16 * 3) as i64,
             dirty_hard: (bytes / 16 * 5) as i64,
             pages: (bytes / 8) as i64,
@@ -50,6 +56,14 @@ impl Limits {
             replay: (bytes / 16 * 5) as i64,
             step_keys: u64::MAX,
         }
+    }
+
+    /// Bytes that data blocks may take beyond their share, while so many bytes of nodes, inodes, and
+    /// bytes of names are in memory.
+    pub fn lent_to_data(&self, nodes: usize, inodes: usize, names: i64) -> usize {
+        let inodes = self.inodes.saturating_sub(inodes) * INODE;
+        let names = usize::try_from(self.names - names.max(0)).unwrap_or(0);
+        (self.nodes.saturating_sub(nodes) + inodes + names) / LENT
     }
 
     /// The same, with tighter limits for merges and replay.
@@ -62,5 +76,24 @@ impl Limits {
             },
             None => self,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn data_blocks_get_half_of_what_is_idle_and_nothing_of_what_is_used() {
+        let limits = Limits::for_budget(64 << 20);
+        let idle = (16 + 8 + 4) << 20;
+        assert_eq!(limits.lent_to_data(0, 0, -1), idle / 2);
+        assert_eq!(limits.lent_to_data(limits.nodes, 0, 0), (12 << 20) / 2);
+        assert_eq!(
+            limits.lent_to_data(0, limits.inodes, limits.names),
+            limits.nodes / 2
+        );
+        let beyond = (2 * limits.nodes, 2 * limits.inodes, 2 * limits.names);
+        assert_eq!(limits.lent_to_data(beyond.0, beyond.1, beyond.2), 0);
     }
 }
