@@ -6,9 +6,10 @@
 //! messages are found waiting. The others are parked here. They leave the kernel without being
 //! interrupted: a loop that has served a message parks if enough others wait for the next one.
 //!
-//! A loop that is about to wait for the device calls a parked one. In addition, one parked loop
+//! A loop that is about to wait for the device calls a parked one, unless one thread has sent all
+//! messages for a while: it sends none before it has its reply. In addition, one parked loop
 //! watches the one that works: if it is busy with one message for a tick, the watcher takes over, so
-//! no message waits behind a long computation for longer. While a loop follows a client, the watcher
+//! no message waits behind a long computation, or beside a thread that was alone, for longer. While a loop follows a client, the watcher
 //! also writes replies that the loop handed over and that are late. Nothing is timed while no
 //! messages arrive.
 
@@ -36,6 +37,9 @@ const WAITED: u32 = 2;
 /// One loop fewer takes part after this many messages in succession during which another loop had
 /// nothing to do.
 const IDLE: u32 = 32;
+
+/// Messages of one thread in succession after which it counts as the only one.
+const ALONE: u32 = 64;
 
 /// How to wait for the next message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -113,8 +117,10 @@ struct State {
     pressure: u32,
     idle: u32,
     pace: Pace,
-    /// The thread that waited for the reply of the last message.
+    /// The thread that waited for the reply of the last message, and the number of messages since
+    /// another one did.
     client: u32,
+    by_client: u32,
     /// Whether the loop that received the last message follows a client.
     beside: bool,
     /// Where loops hand replies over.
@@ -140,6 +146,7 @@ impl Readers {
                 idle: 0,
                 pace: Pace::default(),
                 client: 0,
+                by_client: 0,
                 beside: false,
                 posts: Vec::new(),
                 closed: false,
@@ -218,10 +225,13 @@ impl Readers {
         }
     }
 
-    /// The calling loop is about to wait for the device: if no other loop waits for messages, a
-    /// parked one takes over at once.
+    /// The calling loop is about to wait for the device: if no other loop waits for messages and
+    /// others than the one that waits for this may come, a parked one takes over at once.
     pub fn relieve(&self) {
         let mut state = self.state.lock();
+        if state.by_client >= ALONE {
+            return;
+        }
         if state.reading == 0 && state.calls == 0 && state.active < self.loops {
             state.calls = 1;
             self.called.notify_one();
@@ -312,6 +322,11 @@ impl State {
     fn note_pace(&mut self, turn: Turn, arrival: Arrival, from: From) {
         let client = from.client.unwrap_or(self.client);
         let is_same = std::mem::replace(&mut self.client, client) == client;
+        self.by_client = if is_same {
+            self.by_client.saturating_add(1)
+        } else {
+            0
+        };
         if from.late {
             return self.pace.failed();
         }
@@ -538,6 +553,27 @@ mod tests {
                 .count(),
             1
         );
+    }
+
+    #[test]
+    fn no_loop_is_called_while_the_only_thread_waits() {
+        let readers = Readers::unwatched(2);
+        readers.turns(0..ALONE, SOON, true);
+        let turn = readers.enter(|| ()).unwrap();
+        let parked = thread::spawn({
+            let readers = Arc::clone(&readers);
+            move || readers.enter(|| ()).is_some()
+        });
+        while readers.state.lock().active > 1 {
+            thread::yield_now();
+        }
+        readers.leave(turn, SOON, by(1, true));
+        readers.relieve();
+        assert_eq!(readers.state.lock().calls, 0);
+        let turn = readers.enter(|| ()).unwrap();
+        readers.leave(turn, SOON, by(2, true));
+        readers.relieve();
+        assert!(parked.join().unwrap(), "another thread has sent a message");
     }
 
     /// Waits until a reply that no courier writes is written while a loop sleeps, with a call of

@@ -86,6 +86,7 @@ use crate::fs::observe::Watch;
 use crate::fs::open_roots::{Callers, HandleMode, OpenRoots};
 use crate::fs::orphans::OrphanSettlement;
 use crate::fs::reclaim::SpaceReclaimer;
+use crate::fs::shares::Lender;
 use crate::fs::sync::Syncs;
 use crate::fs::times::ContentTimes;
 use crate::fs::tree::TreeShape;
@@ -104,8 +105,8 @@ struct Engine {
     roots: OpenRoots,
     /// Memory of unwritten data in all roots.
     pages: PageMemory,
-    /// Whether cached data may take memory that is idle.
-    data_borrows: bool,
+    /// What cached data takes of memory that is idle.
+    lender: Lender,
     /// Space for refused reservations.
     reclaimer: SpaceReclaimer,
     /// What is dropped when there is no space.

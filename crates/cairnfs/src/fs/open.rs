@@ -16,6 +16,7 @@ use crate::fs::observe::Watch;
 use crate::fs::open_roots::OpenRoots;
 use crate::fs::options::Options;
 use crate::fs::reclaim::SpaceReclaimer;
+use crate::fs::shares::Lender;
 use crate::fs::sync::Syncs;
 use crate::fs::times::ContentTimes;
 use crate::fs::workers::Workers;
@@ -76,7 +77,7 @@ impl FileSystem {
             workers: Workers::default(),
             roots: OpenRoots::default(),
             pages: PageMemory::new(core.limits().pages, options.keep_written),
-            data_borrows: options.data_borrows,
+            lender: Lender::new(options.data_borrows),
             reclaimer: SpaceReclaimer::default(),
             yielding: super::yielding::Yielding::default(),
             times: ContentTimes::new(options.content_times),

@@ -6,6 +6,7 @@
 //! an idle one gives its memory up when others need it.
 
 use crate::fs::FileSystem;
+use crate::txn::Core;
 
 /// What a root may ask for in any case, if all get it: clean inodes, bytes of names.
 const AT_LEAST: (u64, u64) = (1024, 256 << 10);
@@ -53,7 +54,8 @@ impl FileSystem {
             .iter()
             .map(|root| root.items.name_bytes().max(0) as u64);
         let (inodes, names): (Vec<_>, Vec<_>) = inodes.zip(names).unzip();
-        self.lend_to_data(inodes.iter().sum(), names.iter().sum());
+        let all = (inodes.iter().sum(), names.iter().sum());
+        self.engine.lender.lend(self.core(), all.0, all.1);
         let limits = self.core().limits();
         if let [root] = roots.as_slice() {
             return root.items.limit_memory(limits.inodes, limits.names);
@@ -64,16 +66,26 @@ impl FileSystem {
             root.items.limit_memory(inodes as usize, names as i64);
         }
     }
+}
 
-    fn lend_to_data(&self, inodes: u64, names: u64) {
-        if !self.engine.data_borrows {
-            return;
+/// Lends idle memory to cached data.
+pub(super) struct Lender {
+    lends: bool,
+}
+
+impl Lender {
+    /// One that lends if `lends` says so.
+    pub fn new(lends: bool) -> Self {
+        Self { lends }
+    }
+
+    /// Lends what is idle while so many inodes and bytes of names are in memory.
+    fn lend(&self, core: &Core, inodes: u64, names: u64) {
+        if self.lends {
+            let (limits, nodes) = (core.limits(), core.index().counters().bytes as usize);
+            let lent = limits.lent_to_data(nodes, inodes as usize, names as i64);
+            core.data().lend(lent);
         }
-        let core = self.core();
-        let nodes = core.index().counters().bytes;
-        let limits = core.limits();
-        let lent = limits.lent_to_data(nodes as usize, inodes as usize, names as i64);
-        core.data().lend(lent);
     }
 }
 
