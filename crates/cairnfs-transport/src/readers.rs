@@ -6,12 +6,12 @@
 //! messages are found waiting. The others are parked here. They leave the kernel without being
 //! interrupted: a loop that has served a message parks if enough others wait for the next one.
 //!
-//! A loop that is about to wait for the device calls a parked one, unless one thread has sent all
-//! messages for a while: it sends none before it has its reply. In addition, one parked loop
-//! watches the one that works: if it is busy with one message for a tick, the watcher takes over, so
-//! no message waits behind a long computation, or beside a thread that was alone, for longer. While a loop follows a client, the watcher
-//! also writes replies that the loop handed over and that are late. Nothing is timed while no
-//! messages arrive.
+//! A loop that is about to wait for the device calls a parked one, unless for a while one thread has
+//! sent all messages, each after the reply to the last. In addition, one parked loop watches the one
+//! that works: if it is busy with one message for a tick, the watcher takes over, so no message waits
+//! behind a long computation, or behind the wait of a thread that was alone, for longer. While a loop
+//! follows a client, the watcher also writes replies that the loop handed over and that are late.
+//! Nothing is timed while no messages arrive.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -38,7 +38,8 @@ const WAITED: u32 = 2;
 /// nothing to do.
 const IDLE: u32 = 32;
 
-/// Messages of one thread in succession after which it counts as the only one.
+/// Messages of one thread in succession, each sent after the reply to the last, after which it counts
+/// as the only one.
 const ALONE: u32 = 64;
 
 /// How to wait for the next message.
@@ -73,6 +74,13 @@ pub(crate) struct From {
     pub measures: bool,
     /// A reply that was handed over was not written soon.
     pub late: bool,
+}
+
+impl From {
+    /// Whether the message had to wait for the last one, although it was not sent after its reply.
+    fn was_waiting(self, arrival: Arrival) -> bool {
+        self.awaited && arrival == Arrival::AtOnce
+    }
 }
 
 /// How a message arrived.
@@ -117,10 +125,10 @@ struct State {
     pressure: u32,
     idle: u32,
     pace: Pace,
-    /// The thread that waited for the reply of the last message, and the number of messages since
-    /// another one did.
+    /// The thread that waited for the reply of the last message.
     client: u32,
-    by_client: u32,
+    /// Messages since one was waiting already, or another thread sent one.
+    in_turns: u32,
     /// Whether the loop that received the last message follows a client.
     beside: bool,
     /// Where loops hand replies over.
@@ -146,7 +154,7 @@ impl Readers {
                 idle: 0,
                 pace: Pace::default(),
                 client: 0,
-                by_client: 0,
+                in_turns: 0,
                 beside: false,
                 posts: Vec::new(),
                 closed: false,
@@ -205,7 +213,7 @@ impl Readers {
         let mut state = self.state.lock();
         state.reading -= 1;
         state.messages += 1;
-        if arrival == Arrival::AtOnce && from.awaited {
+        if from.was_waiting(arrival) {
             state.pressure += WAITED;
             if state.pressure >= PRESSURE {
                 self.widen(&mut state);
@@ -229,7 +237,7 @@ impl Readers {
     /// others than the one that waits for this may come, a parked one takes over at once.
     pub fn relieve(&self) {
         let mut state = self.state.lock();
-        if state.by_client >= ALONE {
+        if state.in_turns >= ALONE {
             return;
         }
         if state.reading == 0 && state.calls == 0 && state.active < self.loops {
@@ -322,10 +330,9 @@ impl State {
     fn note_pace(&mut self, turn: Turn, arrival: Arrival, from: From) {
         let client = from.client.unwrap_or(self.client);
         let is_same = std::mem::replace(&mut self.client, client) == client;
-        self.by_client = if is_same {
-            self.by_client.saturating_add(1)
-        } else {
-            0
+        self.in_turns = match is_same && !from.was_waiting(arrival) {
+            true => self.in_turns.saturating_add(1),
+            false => 0,
         };
         if from.late {
             return self.pace.failed();
@@ -557,6 +564,12 @@ mod tests {
 
     #[test]
     fn no_loop_is_called_while_the_only_thread_waits() {
+        // Until another thread sends a message, or this one does before it has a reply.
+        only_thread_waits_until(2, SOON);
+        only_thread_waits_until(1, Arrival::AtOnce);
+    }
+
+    fn only_thread_waits_until(client: u32, arrival: Arrival) {
         let readers = Readers::unwatched(2);
         readers.turns(0..ALONE, SOON, true);
         let turn = readers.enter(|| ()).unwrap();
@@ -571,9 +584,9 @@ mod tests {
         readers.relieve();
         assert_eq!(readers.state.lock().calls, 0);
         let turn = readers.enter(|| ()).unwrap();
-        readers.leave(turn, SOON, by(2, true));
+        readers.leave(turn, arrival, by(client, true));
         readers.relieve();
-        assert!(parked.join().unwrap(), "another thread has sent a message");
+        assert!(parked.join().unwrap());
     }
 
     /// Waits until a reply that no courier writes is written while a loop sleeps, with a call of

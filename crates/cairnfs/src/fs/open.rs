@@ -90,10 +90,8 @@ impl FileSystem {
         fs.drop_unfinished()?;
         if !fs.core().read_only() && options.workers {
             fs.start_workers(options.durability_interval)?;
-            // The first interval begins: all memory is idle.
-            if options.durability_interval.is_some() {
-                fs.divide_memory();
-            }
+            // The workers do this again with every interval. Now nearly all memory is idle.
+            fs.divide_memory();
         }
         fs.engine.lifecycle.opened(start.elapsed());
         Ok(fs)

@@ -12,6 +12,9 @@ use crate::journal::signals::{LogWork, MergeWork, Signals};
 use crate::sync::Mutex;
 use crate::sync::thread::JoinHandle;
 
+/// How often memory is divided, if nothing is to be made durable at intervals.
+const PERIOD: Duration = Duration::from_secs(5);
+
 /// The threads of an open volume.
 #[derive(Default)]
 pub(super) struct Workers {
@@ -76,7 +79,9 @@ impl FileSystem {
         }
     }
 
-    fn work(&self, work: LogWork) -> Result<()> {
+    /// Does what the log's worker found to do. `syncs` says whether it makes everything durable with
+    /// every interval.
+    fn work(&self, work: LogWork, syncs: bool) -> Result<()> {
         let core = self.core();
         match work {
             LogWork::Push => {
@@ -85,13 +90,16 @@ impl FileSystem {
             }
             LogWork::Interval => {
                 Page::rest();
+                self.divide_memory();
+                if !syncs {
+                    return Ok(());
+                }
                 match self.sync() {
                     // A read needed by the writeback of some file failed. Its data stays for the
                     // next round; an fsync of that file returns the error.
                     Err(_) if core.storage().failure().is_none() => {}
                     result => result?,
                 }
-                self.divide_memory();
                 // Logs a displaced volume file.
                 let _ = self.host_file();
                 if core.has_much_to_discard() || core.has_much_removed() {
@@ -135,18 +143,19 @@ fn guarded(volume: &FileSystem, name: &'static str, work: impl FnOnce() -> Resul
 
 fn work_log(volume: &Weak<Engine>, signals: &Signals, interval: Option<Duration>) {
     let own = own_priority();
-    let mut deadline = interval.map(|i| Instant::now() + i);
+    let period = interval.unwrap_or(PERIOD);
+    let mut deadline = Instant::now() + period;
     loop {
-        let work = signals.next_log_work(deadline);
+        let work = signals.next_log_work(Some(deadline));
         if work == LogWork::Interval {
-            deadline = interval.map(|i| Instant::now() + i);
+            deadline = Instant::now() + period;
         }
         let engine = volume.upgrade().filter(|_| work != LogWork::Stop);
         let Some(fs) = engine.and_then(|engine| FileSystem::any(&engine)) else {
             return;
         };
         prefer(&fs, own);
-        guarded(&fs, "log", || fs.work(work));
+        guarded(&fs, "log", || fs.work(work, interval.is_some()));
     }
 }
 
