@@ -8,7 +8,7 @@
 
 mod common;
 
-use common::{everywhere, phases, run};
+use common::{everywhere, figures, phases, run};
 
 const SMALL: [&str; 7] = ["ageing", "--threads", "2", "--bytes", "8M", "--rounds", "2"];
 
@@ -42,6 +42,26 @@ fn every_round_writes_what_the_files_have() {
         // The same operations everywhere.
         assert_eq!(phases(&all[0]), found);
     }
+}
+
+#[test]
+fn files_are_as_large_after_many_rounds_as_before() {
+    let args = [
+        "ageing",
+        "--threads",
+        "1",
+        "--bytes",
+        "32M",
+        "--rounds",
+        "10",
+    ];
+    let library = ["--target", "lib:", "--volume-size", "64M"];
+    let figures = figures(&[&args[..], &library].concat());
+    let found = phases(&figures);
+    let files = |name: &str| found.iter().find(|(phase, _)| *phase == name).unwrap().1;
+    let (fresh, aged) = (files("read"), files("read aged"));
+    let about_as_many = fresh * 2 / 3..fresh * 3 / 2;
+    assert!(about_as_many.contains(&aged), "{fresh}, then {aged}");
 }
 
 #[test]

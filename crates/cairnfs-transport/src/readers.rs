@@ -6,12 +6,12 @@
 //! messages are found waiting. The others are parked here. They leave the kernel without being
 //! interrupted: a loop that has served a message parks if enough others wait for the next one.
 //!
-//! A loop that is about to wait for the device calls a parked one, unless for a while one thread has
-//! sent all messages, each after the reply to the last. In addition, one parked loop watches the one
-//! that works: if it is busy with one message for a tick, the watcher takes over, so no message waits
-//! behind a long computation, or behind the wait of a thread that was alone, for longer. While a loop
-//! follows a client, the watcher also writes replies that the loop handed over and that are late.
-//! Nothing is timed while no messages arrive.
+//! A loop that is about to wait for the device calls a parked one, unless it serves a sync of the only
+//! thread that has sent messages for a while, which sends none before it has the reply. In addition,
+//! one parked loop watches the one that works: if it is busy with one message for a tick, the watcher
+//! takes over, so no message waits behind a long computation, or behind such a sync, for more than two
+//! ticks. While a loop follows a client, the watcher also writes replies that the loop handed over and
+//! that are late. Nothing is timed while no messages arrive.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -38,8 +38,7 @@ const WAITED: u32 = 2;
 /// nothing to do.
 const IDLE: u32 = 32;
 
-/// Messages of one thread in succession, each sent after the reply to the last, after which it counts
-/// as the only one.
+/// Messages of one thread in succession after which it counts as the only one.
 const ALONE: u32 = 64;
 
 /// How to wait for the next message.
@@ -68,19 +67,14 @@ pub(crate) struct From {
     pub awaited: bool,
     /// The thread that waits for the reply.
     pub client: Option<u32>,
+    /// It makes something durable, for which its thread waits.
+    pub syncs: bool,
     /// The loop is bound to a processor, to follow that thread.
     pub beside: bool,
     /// The loop finds out whether it can be bound.
     pub measures: bool,
     /// A reply that was handed over was not written soon.
     pub late: bool,
-}
-
-impl From {
-    /// Whether the message had to wait for the last one, although it was not sent after its reply.
-    fn was_waiting(self, arrival: Arrival) -> bool {
-        self.awaited && arrival == Arrival::AtOnce
-    }
 }
 
 /// How a message arrived.
@@ -127,8 +121,10 @@ struct State {
     pace: Pace,
     /// The thread that waited for the reply of the last message.
     client: u32,
-    /// Messages since one was waiting already, or another thread sent one.
-    in_turns: u32,
+    /// Messages since another thread sent one.
+    by_client: u32,
+    /// Whether the last message makes something durable.
+    syncs: bool,
     /// Whether the loop that received the last message follows a client.
     beside: bool,
     /// Where loops hand replies over.
@@ -154,7 +150,8 @@ impl Readers {
                 idle: 0,
                 pace: Pace::default(),
                 client: 0,
-                in_turns: 0,
+                by_client: 0,
+                syncs: false,
                 beside: false,
                 posts: Vec::new(),
                 closed: false,
@@ -213,7 +210,7 @@ impl Readers {
         let mut state = self.state.lock();
         state.reading -= 1;
         state.messages += 1;
-        if from.was_waiting(arrival) {
+        if arrival == Arrival::AtOnce && from.awaited {
             state.pressure += WAITED;
             if state.pressure >= PRESSURE {
                 self.widen(&mut state);
@@ -227,17 +224,18 @@ impl Readers {
         } else if turn.lone && !matches!(arrival, Arrival::Slept(_)) {
             self.polled.fetch_add(1, Ordering::Relaxed);
         }
+        state.syncs = from.syncs;
         state.note_pace(turn, arrival, from);
         if !state.watched && state.active < self.loops {
             self.called.notify_one();
         }
     }
 
-    /// The calling loop is about to wait for the device: if no other loop waits for messages and
-    /// others than the one that waits for this may come, a parked one takes over at once.
+    /// The calling loop is about to wait for the device: if no other loop waits for messages, a
+    /// parked one takes over at once, unless none is likely to come meanwhile.
     pub fn relieve(&self) {
         let mut state = self.state.lock();
-        if state.in_turns >= ALONE {
+        if state.syncs && state.by_client >= ALONE {
             return;
         }
         if state.reading == 0 && state.calls == 0 && state.active < self.loops {
@@ -330,8 +328,8 @@ impl State {
     fn note_pace(&mut self, turn: Turn, arrival: Arrival, from: From) {
         let client = from.client.unwrap_or(self.client);
         let is_same = std::mem::replace(&mut self.client, client) == client;
-        self.in_turns = match is_same && !from.was_waiting(arrival) {
-            true => self.in_turns.saturating_add(1),
+        self.by_client = match is_same {
+            true => self.by_client.saturating_add(1),
             false => 0,
         };
         if from.late {
@@ -562,16 +560,11 @@ mod tests {
         );
     }
 
-    #[test]
-    fn no_loop_is_called_while_the_only_thread_waits() {
-        // Until another thread sends a message, or this one does before it has a reply.
-        only_thread_waits_until(2, SOON);
-        only_thread_waits_until(1, Arrival::AtOnce);
-    }
-
-    fn only_thread_waits_until(client: u32, arrival: Arrival) {
+    /// Whether a loop calls a parked one, that is about to wait for what this message asks for after
+    /// many others of thread 1.
+    fn calls_another(from: From) -> bool {
         let readers = Readers::unwatched(2);
-        readers.turns(0..ALONE, SOON, true);
+        readers.turns(0..2 * ALONE, SOON, true);
         let turn = readers.enter(|| ()).unwrap();
         let parked = thread::spawn({
             let readers = Arc::clone(&readers);
@@ -580,13 +573,26 @@ mod tests {
         while readers.state.lock().active > 1 {
             thread::yield_now();
         }
-        readers.leave(turn, SOON, by(1, true));
+        readers.leave(turn, SOON, from);
         readers.relieve();
-        assert_eq!(readers.state.lock().calls, 0);
-        let turn = readers.enter(|| ()).unwrap();
-        readers.leave(turn, arrival, by(client, true));
-        readers.relieve();
-        assert!(parked.join().unwrap());
+        let called = {
+            let state = readers.state.lock();
+            state.calls > 0 || state.active > 1
+        };
+        readers.close();
+        parked.join().unwrap();
+        called
+    }
+
+    #[test]
+    fn no_loop_is_called_for_a_sync_of_the_only_thread() {
+        let sync = |client| From {
+            syncs: true,
+            ..by(client, true)
+        };
+        assert!(!calls_another(sync(1)));
+        assert!(calls_another(sync(2)), "others send messages");
+        assert!(calls_another(by(1, true)), "it may read ahead");
     }
 
     /// Waits until a reply that no courier writes is written while a loop sleeps, with a call of

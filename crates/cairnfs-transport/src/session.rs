@@ -443,6 +443,7 @@ impl<S: Server> EventLoop<S> {
         let mut from = From {
             awaited: before.is_some() && client.is_some() && waited,
             client,
+            syncs: header.is_some_and(|header| Opcode(header.opcode).is_sync()),
             ..From::default()
         };
         let to = self.follow(turn, &mut from);

@@ -114,7 +114,7 @@ pub struct Compare {
     #[arg(long, value_name = "BYTES", value_parser = parse_size)]
     pub cache: Option<u64>,
 
-    /// Files that ext4 has room for (`mkfs.ext4 -N`) [default: one for each 16 KiB of the device].
+    /// Files that ext4 has room for (`mkfs.ext4 -N`) [default: what it chooses for the size].
     #[arg(long, value_name = "N")]
     pub ext4_inodes: Option<u64>,
 

@@ -168,30 +168,51 @@ impl Files {
 
     fn fill(&mut self, worker: &mut Worker<'_>, data: &[u8], share: u64) -> Result<()> {
         let dir = worker.dir()?;
-        while self.create(worker, &*dir, data, share)? {}
-        Ok(())
+        loop {
+            let size = self.size();
+            if self.bytes + size > share {
+                return Ok(());
+            }
+            self.create(worker, &*dir, data, size)?;
+        }
     }
 
-    /// Creates a file; returns whether it fitted.
+    /// Creates a file.
     fn create(
         &mut self,
         worker: &mut Worker<'_>,
         dir: &dyn Dir,
         data: &[u8],
-        share: u64,
-    ) -> Result<bool> {
-        let size = self.size();
-        let fits = self.bytes + size <= share;
-        let Some(data) = data.get(..size as usize).filter(|_| fits) else {
-            return Ok(false);
-        };
+        size: u64,
+    ) -> Result<()> {
+        let data = data.get(..size as usize).unwrap_or_default();
         let (number, name) = (self.made, file_name(self.made));
         worker.tally.timed(|| dir.create(&name, data, false))?;
         worker.tally.bytes += size;
         self.live.push_back((number, size));
         self.bytes += size;
         self.made += 1;
-        Ok(true)
+        Ok(())
+    }
+
+    /// Creates a file, for which others are removed that are drawn at random. The size is drawn
+    /// before: if only files that fit were made, there would be more small ones with each round.
+    fn replace(
+        &mut self,
+        worker: &mut Worker<'_>,
+        dir: &dyn Dir,
+        data: &[u8],
+        share: u64,
+    ) -> Result<()> {
+        let size = self.size();
+        while self.bytes + size > share
+            && let Some((number, freed)) = self.draw()
+        {
+            worker.tally.timed(|| dir.remove(&file_name(number)))?;
+            self.live.pop_back();
+            self.bytes -= freed;
+        }
+        self.create(worker, dir, data, size)
     }
 
     /// One of the files, drawn at random; it is the last one of the list then.
@@ -207,17 +228,12 @@ impl Files {
         let dir = worker.dir()?;
         let end = worker.tally.bytes + share;
         while worker.tally.bytes < end {
-            let Some((number, size)) = self.draw() else {
-                return Err("there are no files".into());
-            };
             match self.random.below(10) {
-                0..5 => {
-                    worker.tally.timed(|| dir.remove(&file_name(number)))?;
-                    self.live.pop_back();
-                    self.bytes -= size;
-                    while self.create(worker, &*dir, data, share)? {}
+                0..5 => self.replace(worker, &*dir, data, share)?,
+                what => {
+                    let file = self.draw().ok_or("there are no files")?;
+                    self.overwrite(worker, &*dir, data, file, what >= 8)?;
                 }
-                what => self.overwrite(worker, &*dir, data, (number, size), what >= 8)?,
             }
         }
         Ok(())

@@ -34,9 +34,9 @@ pub struct Options {
     /// Keep data that was just written in the cache. Useless if the kernel of the front end has a
     /// writeback cache and sends whole blocks.
     pub keep_written: bool,
-    /// With every durability interval, or every 5 seconds without one, let cached data take half of
-    /// the memory that index nodes, inodes and names leave idle. Needs workers. Useless if the kernel
-    /// of the front end caches file data.
+    /// With every durability interval, at least every 5 seconds, let cached data take half of the
+    /// memory that index nodes, inodes and names leave idle. Needs workers. Useless if the kernel of
+    /// the front end caches file data.
     pub data_borrows: bool,
     /// Run worker threads. Without them pushes and merges run in the calling threads, which makes
     /// the sequence of device operations depend only on the calls, as a simulation needs.

@@ -97,26 +97,38 @@ mod tests {
     use super::*;
     use crate::device::MemoryDevice;
     use crate::fs::{MakeOptions, Options, make_device};
+    use crate::journal::signals::LogWork;
     use crate::types::Creds;
 
     const FILE: usize = 64 << 10;
 
+    /// When the memory of a new volume is divided.
+    #[derive(Clone, Copy, PartialEq)]
+    enum Divided {
+        /// By the opening that starts workers.
+        Opening,
+        /// By the log's worker.
+        Interval,
+        Never,
+    }
+
     /// Opens a new volume with the least default budget, of which data has 6 MiB, writes files of
-    /// 12 MiB in all after the memory was divided, and returns how often these are read from the
-    /// device.
-    fn reads_of_new_data(data_borrows: bool) -> u64 {
+    /// 12 MiB in all, and returns how often these are read from the device.
+    fn reads_of_new_data(data_borrows: bool, divided: Divided) -> u64 {
         let device = Arc::new(MemoryDevice::new(64 << 20));
         make_device(&*device, &MakeOptions::default(), &mut |_, _| {}).unwrap();
         let options = Options {
             cache_budget: 64 << 20,
             durability_interval: None,
-            workers: false,
+            workers: divided == Divided::Opening,
             seed: Some(1),
             data_borrows,
             ..Options::default()
         };
         let fs = FileSystem::open_device(device, &options).unwrap();
-        fs.divide_memory();
+        if divided == Divided::Interval {
+            fs.work(LogWork::Interval, false).unwrap();
+        }
         let write = |n: u8| {
             let name = format!("f{n}");
             let creds = Creds::default();
@@ -138,8 +150,10 @@ mod tests {
 
     #[test]
     fn new_data_is_read_from_memory_that_is_idle() {
-        assert_eq!(reads_of_new_data(true), 0);
-        assert!(reads_of_new_data(false) > 0);
+        assert_eq!(reads_of_new_data(true, Divided::Opening), 0);
+        assert_eq!(reads_of_new_data(true, Divided::Interval), 0);
+        assert!(reads_of_new_data(true, Divided::Never) > 0);
+        assert!(reads_of_new_data(false, Divided::Opening) > 0);
     }
 
     #[test]

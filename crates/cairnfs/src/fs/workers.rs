@@ -1,4 +1,5 @@
-//! The worker threads: one for the log (pushes, the durability interval), one for merges.
+//! The worker threads: one for the log (pushes, the durability interval, the division of
+//! memory), one for merges.
 //!
 //! They work for all open roots. A worker has no handle while it waits, so a dropped volume closes.
 
@@ -12,7 +13,7 @@ use crate::journal::signals::{LogWork, MergeWork, Signals};
 use crate::sync::Mutex;
 use crate::sync::thread::JoinHandle;
 
-/// How often memory is divided, if nothing is to be made durable at intervals.
+/// How often memory is divided at least.
 const PERIOD: Duration = Duration::from_secs(5);
 
 /// The threads of an open volume.
@@ -79,9 +80,9 @@ impl FileSystem {
         }
     }
 
-    /// Does what the log's worker found to do. `syncs` says whether it makes everything durable with
-    /// every interval.
-    fn work(&self, work: LogWork, syncs: bool) -> Result<()> {
+    /// Does what the log's worker found to do. `syncs` says whether an interval after which everything
+    /// is made durable has passed.
+    pub(super) fn work(&self, work: LogWork, syncs: bool) -> Result<()> {
         let core = self.core();
         match work {
             LogWork::Push => {
@@ -89,8 +90,9 @@ impl FileSystem {
                 core.journal().write_through(seq, core)
             }
             LogWork::Interval => {
-                Page::rest();
+                // Before idle pages are given back: it leaves some.
                 self.divide_memory();
+                Page::rest();
                 if !syncs {
                     return Ok(());
                 }
@@ -143,19 +145,24 @@ fn guarded(volume: &FileSystem, name: &'static str, work: impl FnOnce() -> Resul
 
 fn work_log(volume: &Weak<Engine>, signals: &Signals, interval: Option<Duration>) {
     let own = own_priority();
-    let period = interval.unwrap_or(PERIOD);
-    let mut deadline = Instant::now() + period;
+    let mut next = Instant::now() + PERIOD;
+    let mut sync = interval.map(|i| Instant::now() + i);
     loop {
-        let work = signals.next_log_work(Some(deadline));
+        let work = signals.next_log_work(Some(sync.map_or(next, |at| at.min(next))));
+        let now = Instant::now();
+        let syncs = sync.is_some_and(|at| at <= now);
         if work == LogWork::Interval {
-            deadline = Instant::now() + period;
+            next = now + PERIOD;
+            if syncs {
+                sync = interval.map(|i| now + i);
+            }
         }
         let engine = volume.upgrade().filter(|_| work != LogWork::Stop);
         let Some(fs) = engine.and_then(|engine| FileSystem::any(&engine)) else {
             return;
         };
         prefer(&fs, own);
-        guarded(&fs, "log", || fs.work(work, interval.is_some()));
+        guarded(&fs, "log", || fs.work(work, syncs));
     }
 }
 
