@@ -2,7 +2,8 @@
 //!
 //! A data allocation tries its goal first, then a few groups beginning with that of its thread's
 //! slot, then all groups. Small requests fill broken units before they break a new one; long
-//! requests take the first run that is long enough. Every allocation uses a reservation, so the
+//! requests take a run that is long enough: the next one, or in a group that is more than half full
+//! the shortest one. Every allocation uses a reservation, so the
 //! final search cannot fail: if it finds nothing although nothing changed meanwhile, the counts are
 //! wrong, and it returns an error instead of searching forever.
 
@@ -18,10 +19,15 @@ use crate::sync::atomic::Ordering;
 use crate::sync::thread_local;
 
 /// Number of groups that are searched for a run of the requested length before a shorter run is
-/// accepted.
+/// accepted, besides those whose longest run is known.
 const PROBES: usize = 8;
 /// A free run of this many blocks at the goal is accepted for any request, in blocks.
 const GOOD_RUN: u32 = 16;
+
+/// In a group with fewer free blocks a long request takes the shortest run that is long enough, so
+/// that long runs remain for long requests. In others it takes the next one, which is found sooner
+/// and leaves files in the order in which they were written.
+const FULL: u32 = GROUP_BLOCKS as u32 / 2;
 
 thread_local! {
     /// The id of the space that this thread last allocated from, and its slot there.
@@ -212,7 +218,11 @@ impl Space {
             Kind::Free => maps.data_hint,
             Kind::Loose => maps.loose_hint,
         };
-        let Some(span) = maps.live.find(kind, hint, want) else {
+        let found = match kind {
+            Kind::Free if group.free() < FULL => maps.live.find_tight(want),
+            _ => maps.live.find(kind, hint, want),
+        };
+        let Some(span) = found else {
             return Ok(Found::Nothing);
         };
         if span.len < want && kind == Kind::Free {
@@ -252,10 +262,6 @@ impl Space {
             if group.free() == 0 || (long == Kind::Loose && !group.has_loose()) {
                 continue;
             }
-            if probes == PROBES {
-                break;
-            }
-            probes += 1;
             if small
                 && group.has_loose()
                 && let Found::Taken(run) = self.find_and_take(index, group, Kind::Loose, want, 1)?
@@ -271,6 +277,10 @@ impl Space {
                 best = (index, longest);
                 continue;
             }
+            if probes == PROBES {
+                continue;
+            }
+            probes += 1;
             match self.find_and_take(index, group, long, want, want)? {
                 Found::Taken(run) => return Ok(Some((index, run))),
                 Found::Shorter(len) if len > best.1 => best = (index, len),

@@ -183,6 +183,32 @@ impl Bitmap {
         (best.len > 0).then_some(best)
     }
 
+    /// The first of the shortest free runs of at least `want` blocks, else the longest free run.
+    pub fn find_tight(&self, want: u32) -> Option<Span> {
+        let (mut tight, mut longest) = (Span::default(), Span::default());
+        let mut at = 0;
+        while let Some(bit) = self.first_free(at, BITS - at) {
+            let end = self.first_used(bit, BITS - bit).unwrap_or(BITS);
+            let run = Span {
+                bit,
+                len: end - bit,
+            };
+            if run.len == want {
+                return Some(run);
+            }
+            if run.len > want && (tight.len == 0 || run.len < tight.len) {
+                tight = run;
+            }
+            if run.len > longest.len {
+                longest = run;
+            }
+            at = end;
+        }
+        let best = if tight.len > 0 { tight } else { longest };
+        let len = best.len.min(want);
+        (len > 0).then_some(Span { len, ..best })
+    }
+
     /// Searches the words of `from..to`; true once `best` has `want` blocks.
     fn scan(&self, kind: Kind, from: u32, to: u32, want: u32, best: &mut Span) -> bool {
         let mut run = Span { bit: from, len: 0 };
@@ -302,6 +328,19 @@ mod tests {
                     prop_assert!((span.bit..span.bit + span.len).all(|i| seen(i as usize)));
                 }
                 prop_assert_eq!(map.find(kind, hint, want).is_some(), most > 0);
+            }
+            let free: Vec<u32> = used
+                .chunk_by(|a, b| a == b)
+                .filter(|run| !run[0])
+                .map(|run| run.len() as u32)
+                .collect();
+            let tightest = free.iter().filter(|len| **len >= want).min();
+            let tight = map.find_tight(want);
+            prop_assert_eq!(tight.map(|s| s.len), free.iter().max().map(|len| want.min(*len)));
+            if let Some(span) = tight {
+                let run = map.free_at(span.bit, BITS);
+                prop_assert_eq!(Some(&run), tightest.or(free.iter().max()));
+                prop_assert!(span.bit == 0 || used[span.bit as usize - 1], "a part of a run");
             }
             let unit = map.find_unit(hint);
             prop_assert_eq!(unit.is_some(), unit_count > 0);
