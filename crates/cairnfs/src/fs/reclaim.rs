@@ -74,12 +74,44 @@ mod tests {
 
     use super::*;
     use crate::device::MemoryDevice;
+    use crate::format::ROOT_INO;
     use crate::fs::{FileSystem, MakeOptions, Options, make_device};
+    use crate::types::{Creds, Fallocate};
 
     fn volume() -> Arc<FileSystem> {
         let device = MemoryDevice::new(64 << 20);
         make_device(&device, &MakeOptions::default(), &mut |_, _| {}).unwrap();
         FileSystem::open_device(Arc::new(device), &Options::default()).unwrap()
+    }
+
+    /// The blocks of a removed file suffice, so data of another one stays unwritten.
+    #[test]
+    fn merge_comes_before_writeback() {
+        let device = MemoryDevice::new(64 << 20);
+        make_device(&device, &MakeOptions::default(), &mut |_, _| {}).unwrap();
+        let options = Options {
+            durability_interval: None,
+            workers: false,
+            seed: Some(1),
+            ..Options::default()
+        };
+        let fs = FileSystem::open_device(Arc::new(device), &options).unwrap();
+        let make = |name: &[u8]| {
+            let made = fs.mknod(ROOT_INO, name, 0o100_644, 0, Creds::default());
+            made.unwrap().ino
+        };
+        let allocate = |ino| {
+            let what = Fallocate::Allocate { keep_size: false };
+            fs.fallocate(ino, 0, 32 << 20, what, false).unwrap();
+        };
+        let removed = make(b"removed");
+        allocate(removed);
+        fs.merge().unwrap();
+        fs.unlink(ROOT_INO, b"removed").unwrap();
+        fs.forget(removed, 1);
+        fs.write(make(b"unwritten"), 0, b"data", false).unwrap();
+        allocate(make(b"new"));
+        assert!(fs.core().space().delayed_growth().0 > 0);
     }
 
     #[test]

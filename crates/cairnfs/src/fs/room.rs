@@ -209,8 +209,9 @@ impl FileSystem {
         let merge = || self.core().merge_for_space();
         let drop = || self.drop_for_space();
         let compact = || self.core().compact();
-        // Merges twice, because the first merge may have begun before the latest deletions.
-        let ways: [Way<'_>; 5] = [&write, &merge, &merge, &drop, &compact];
+        // A merge frees what was overwritten and removed, and is much sooner done than all data is
+        // written. Then twice, because one may have begun before the latest deletions.
+        let ways: [Way<'_>; 6] = [&merge, &write, &merge, &merge, &drop, &compact];
         let space = self.core().space();
         loop {
             return match self.engine.reclaimer.retry(space, &reserve, &ways) {
