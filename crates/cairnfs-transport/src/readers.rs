@@ -560,19 +560,23 @@ mod tests {
         );
     }
 
+    /// The other one of two loops, which has parked. It returns whether it was called.
+    fn park_the_other(readers: &Arc<Readers>) -> thread::JoinHandle<bool> {
+        let readers_of_it = Arc::clone(readers);
+        let parked = thread::spawn(move || readers_of_it.enter(|| ()).is_some());
+        while readers.state.lock().active > 1 {
+            thread::yield_now();
+        }
+        parked
+    }
+
     /// Whether a loop calls a parked one, that is about to wait for what this message asks for after
     /// many others of thread 1.
     fn calls_another(from: From) -> bool {
         let readers = Readers::unwatched(2);
         readers.turns(0..2 * ALONE, SOON, true);
         let turn = readers.enter(|| ()).unwrap();
-        let parked = thread::spawn({
-            let readers = Arc::clone(&readers);
-            move || readers.enter(|| ()).is_some()
-        });
-        while readers.state.lock().active > 1 {
-            thread::yield_now();
-        }
+        let parked = park_the_other(&readers);
         readers.leave(turn, SOON, from);
         readers.relieve();
         let called = {
@@ -602,13 +606,7 @@ mod tests {
         let readers = Arc::new(Readers::new(2, 2));
         readers.watch_over(post);
         let turn = readers.enter(|| ()).unwrap();
-        let parked = thread::spawn({
-            let readers = Arc::clone(&readers);
-            move || readers.enter(|| ()).is_some()
-        });
-        while readers.state.lock().active > 1 {
-            thread::yield_now();
-        }
+        let parked = park_the_other(&readers);
         let beside = From {
             beside: true,
             ..by(1, true)
