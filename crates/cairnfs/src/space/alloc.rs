@@ -3,9 +3,9 @@
 //! A data allocation tries its goal first, then a few groups beginning with that of its thread's
 //! slot, then all groups. Small requests fill broken units before they break a new one; long
 //! requests take a run that is long enough: the next one, or in a group that is more than half full
-//! the shortest one. Every allocation uses a reservation, so the
-//! final search cannot fail: if it finds nothing although nothing changed meanwhile, the counts are
-//! wrong, and it returns an error instead of searching forever.
+//! the shortest one. Every allocation uses a reservation, so the final search cannot fail: if it
+//! finds nothing although nothing changed meanwhile, the counts are wrong, and it returns an error
+//! instead of searching forever.
 
 use std::cell::Cell;
 
@@ -19,8 +19,9 @@ use crate::sync::atomic::Ordering;
 use crate::sync::thread_local;
 
 /// Number of groups that are searched for a run of the requested length before a shorter run is
-/// accepted, besides those whose longest run is known.
+/// accepted; and number of those that are looked at for it, most of whose longest run is known.
 const PROBES: usize = 8;
+const LOOKS: usize = 128;
 /// A free run of this many blocks at the goal is accepted for any request, in blocks.
 const GOOD_RUN: u32 = 16;
 
@@ -258,10 +259,10 @@ impl Space {
         };
         let mut best = (0, 0);
         let mut probes = 0;
-        for (index, group) in self.around(start) {
-            if group.free() == 0 || (long == Kind::Loose && !group.has_loose()) {
-                continue;
-            }
+        let usable = |(_, group): &(usize, &Group)| {
+            group.free() > 0 && (long == Kind::Free || group.has_loose())
+        };
+        for (index, group) in self.around(start).filter(usable).take(LOOKS) {
             if small
                 && group.has_loose()
                 && let Found::Taken(run) = self.find_and_take(index, group, Kind::Loose, want, 1)?
