@@ -9,7 +9,7 @@ mod cache;
 use std::sync::Arc;
 
 use crate::data::cache::BlockCache;
-use crate::device::{AlignedBuf, DataStamp, Device, Page, Piece, Storage, Supply};
+use crate::device::{AlignedBuf, DataStamp, Device, Page, Piece, Pieces, Storage, Supply};
 use crate::error::{Error, Result};
 use crate::fault::{InjectedFault, is_injected};
 use crate::format::{BLOCK_SIZE, checksum};
@@ -34,13 +34,15 @@ impl DataStore {
         self.cache.lend(bytes / BLOCK_SIZE);
     }
 
-    /// Writes whole blocks at device block `block`; returns when the device has accepted them. They
-    /// are durable after the next flush.
+    /// Writes runs of whole blocks, each at its device block, at the same time; returns when the
+    /// device has accepted all. They are durable after the next flush.
     ///
     /// # Errors
     /// A device failure.
-    pub fn write(&self, block: u64, pages: Vec<Page>) -> Result<()> {
-        self.storage.write_piece(&self.piece(block, pages))
+    pub fn write(&self, runs: impl IntoIterator<Item = (u64, Vec<Page>)>) -> Result<()> {
+        let runs = runs.into_iter();
+        let pieces: Pieces = runs.map(|(at, pages)| self.piece(at, pages)).collect();
+        self.storage.write_all(&pieces)
     }
 
     /// Stages whole blocks, to be written together with the next log record.

@@ -43,7 +43,7 @@ pub use overlay::Overlay;
 #[doc(hidden)]
 pub use page::{Page, Supply};
 #[doc(hidden)]
-pub use staged::{DataStamp, Stamps};
+pub use staged::{DataStamp, Pieces, Stamps};
 #[doc(hidden)]
 pub use storage::{Guard, Storage};
 

@@ -241,13 +241,16 @@ impl Storage {
         Ok(())
     }
 
-    /// Writes one piece.
+    /// Writes pieces at the same time; returns when the device has accepted all.
     ///
     /// # Errors
     /// A failure of the device, also an earlier one.
-    pub fn write_piece(&self, piece: &Piece) -> Result<()> {
+    pub fn write_all(&self, pieces: &[Piece]) -> Result<()> {
         self.check()?;
-        self.write_pieces(std::slice::from_ref(piece)).map(|_| ())
+        match pieces {
+            [] => Ok(()),
+            pieces => self.write_pieces(pieces).map(|_| ()),
+        }
     }
 
     /// Writes pieces; returns their stamp.

@@ -5,8 +5,8 @@
 //! (unwritten extents) are written there; all others go to new blocks, so that data which the log
 //! may still refer to is never overwritten. The committed size follows the written data.
 //!
-//! Few pages can be staged instead of written: for the log record that follows, or, when many files
-//! are written back, to be written with the pages of other files in few long writes.
+//! Pages can be staged instead of written: few of them for the log record that follows, or, when
+//! many files are written back, all, to be written with those of other files at the same time.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ use crate::txn::{Births, Commit, Need, Receipt, Reservation};
 const BATCH_PAGES: usize = MAX_EXTENT_BLOCKS as usize;
 /// Most separate ranges of file blocks of a batch.
 const BATCH_RANGES: usize = 16;
-/// Most pages of a batch that are staged.
+/// Most pages of a batch that are staged for a log record.
 const STAGED: usize = 16;
 const BLOCK: u64 = BLOCK_SIZE as u64;
 
@@ -59,7 +59,10 @@ impl Placed {
 /// All pages of a batch with their device blocks.
 type Places = SmallVec<[Placed; 1]>;
 
-/// Whether a batch of few pages is staged.
+/// Runs of pages, each with its first device block.
+type Runs = SmallVec<[(u64, Vec<Page>); 1]>;
+
+/// Whether a batch is staged.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Staging {
     /// It is written at once.
@@ -112,11 +115,11 @@ impl FileSystem {
         }
     }
 
-    /// Whether a batch of few pages can be staged now.
-    fn stages(&self, staging: Staging) -> bool {
+    /// Whether a batch of so many pages can be staged now.
+    fn stages(&self, staging: Staging, pages: usize) -> bool {
         match staging {
             Staging::Never => false,
-            Staging::ForRecord => self.core().stages(),
+            Staging::ForRecord => pages <= STAGED && self.core().stages(),
             // Also on a device that does not have several writes in flight: one write of the pages
             // of many files is faster than one for each.
             Staging::WithOthers => self.core().storage().has_room(),
@@ -186,10 +189,10 @@ impl FileSystem {
         let reserved = state.pages.blocks();
         let (mut placed, taken) = self.place_batch(&mut batch, &touched, reserved)?;
         let mut new = Extents::new();
-        let stage = batch.len() <= STAGED && self.stages(staging);
-        let mut to_stage = Vec::new();
-        for part in &placed {
-            self.write_placed(&state, part, &mut new, stage.then_some(&mut to_stage))?;
+        let stage = self.stages(staging, batch.len());
+        let mut runs = self.runs(&state, &placed, &mut new)?;
+        if !stage {
+            self.core().data().write(std::mem::take(&mut runs))?;
         }
         // Readers are excluded only from here on.
         let state = &mut RwLockUpgradableReadGuard::upgrade(state);
@@ -204,9 +207,9 @@ impl FileSystem {
                 return Err(self.unplace(state, &placed, taken).err().unwrap_or(e));
             }
             new.clear();
-            to_stage.clear();
-            for part in &placed {
-                self.write_placed(state, part, &mut new, stage.then_some(&mut to_stage))?;
+            runs = self.runs(state, &placed, &mut new)?;
+            if !stage {
+                self.core().data().write(std::mem::take(&mut runs))?;
             }
             commit = match self.commit() {
                 Ok(commit) => commit,
@@ -219,14 +222,12 @@ impl FileSystem {
         // Staged only now that it will be committed: what is staged will be written, so its blocks
         // could not be released any more.
         let data = self.core().data();
-        let staged = to_stage
-            .into_iter()
-            .map(|(at, pages)| data.stage(at, pages));
+        let staged = runs.into_iter().map(|(at, pages)| data.stage(at, pages));
         let stamp = staged
             .last()
             .unwrap_or_else(|| DataStamp::new(self.core().storage().stamp()));
-        let runs = new.iter().map(|e| (e.block, e.crcs.clone()));
-        commit.needs_data(inode, &stamp, runs);
+        let written = new.iter().map(|e| (e.block, e.crcs.clone()));
+        commit.needs_data(inode, &stamp, written);
         if inline {
             commit.delete(inode, state, Kind::Inline, 0, &[], inline_below);
         }
@@ -454,38 +455,14 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Writes pages, or adds them with their block to `to_stage`, and appends their extents to `new`.
-    fn write_placed(
-        &self,
-        state: &InodeState,
-        placed: &Placed,
-        new: &mut Extents,
-        to_stage: Option<&mut Vec<(u64, Vec<Page>)>>,
-    ) -> Result<()> {
-        let mut extent: Option<Extent> = None;
-        let mut pages = Vec::with_capacity(placed.blocks.len());
-        for (place, block) in (placed.run.start..).zip(&placed.blocks) {
-            let page = state.pages.dirty.get(block);
-            let page = page.cloned().ok_or(Error::Invalid("a page that is gone"))?;
-            let crc = checksum::crc(page.bytes());
-            pages.push(page);
-            match &mut extent {
-                Some(e) if e.end() == *block => e.crcs.push(crc),
-                _ => {
-                    let birth = fault::or(InjectedFault::OldBirthInPlace, || 0, || placed.birth);
-                    let mut next = Extent::written(*block, place, vec![crc]);
-                    next.birth = birth;
-                    new.extend(extent.replace(next));
-                }
-            }
-        }
-        new.extend(extent);
-        match to_stage {
-            Some(to_stage) => to_stage.push((placed.run.start, pages)),
-            None => self.core().data().write(placed.run.start, pages)?,
+    /// The pages of all places with their device blocks; adds their extents to `new`.
+    fn runs(&self, state: &InodeState, placed: &Places, new: &mut Extents) -> Result<Runs> {
+        let mut runs = Runs::new();
+        for part in placed {
+            runs.push((part.run.start, pages_of(state, part, new)?));
         }
         new.sort_by_key(|e| e.at);
-        Ok(())
+        Ok(runs)
     }
 
     /// Writes back every file of this root that is on the list; files with few pages in writes for
@@ -568,6 +545,29 @@ fn replaced(
         true => start + 1..end,
         false => start..end,
     }
+}
+
+/// The pages of a place; adds their extents to `new`.
+fn pages_of(state: &InodeState, placed: &Placed, new: &mut Extents) -> Result<Vec<Page>> {
+    let mut extent: Option<Extent> = None;
+    let mut pages = Vec::with_capacity(placed.blocks.len());
+    for (place, block) in (placed.run.start..).zip(&placed.blocks) {
+        let page = state.pages.dirty.get(block);
+        let page = page.cloned().ok_or(Error::Invalid("a page that is gone"))?;
+        let crc = checksum::crc(page.bytes());
+        pages.push(page);
+        match &mut extent {
+            Some(e) if e.end() == *block => e.crcs.push(crc),
+            _ => {
+                let birth = fault::or(InjectedFault::OldBirthInPlace, || 0, || placed.birth);
+                let mut next = Extent::written(*block, place, vec![crc]);
+                next.birth = birth;
+                new.extend(extent.replace(next));
+            }
+        }
+    }
+    new.extend(extent);
+    Ok(pages)
 }
 
 /// Ends a batch before a file block.

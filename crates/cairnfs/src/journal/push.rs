@@ -333,7 +333,7 @@ impl Journal {
         ];
         let used = if first < bytes { 2 } else { 1 };
         let pieces = pieces.get(..used).unwrap_or_default();
-        let alone = || pieces.iter().try_for_each(|p| self.storage.write_piece(p));
+        let alone = || self.storage.write_all(pieces);
         let with_staged = || self.storage.write_with_staged(pieces);
         fault::or(InjectedFault::StagedLeft, with_staged, alone)
     }

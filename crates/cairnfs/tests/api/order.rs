@@ -4,8 +4,8 @@
 use std::io;
 use std::sync::{Arc, Mutex};
 
-use cairnfs::device::{Device, MemoryDevice};
-use cairnfs::fs::{FileSystem, MakeOptions, Options, make_device};
+use cairnfs::device::{Device, MemoryDevice, Piece};
+use cairnfs::fs::{Fallocate, FileSystem, MakeOptions, Options, make_device};
 use cairnfs::{Error, Result};
 
 use super::engine::{OWNER, ROOT, copy, open};
@@ -22,6 +22,8 @@ enum Done {
 struct Recording {
     device: MemoryDevice,
     done: Mutex<Vec<Done>>,
+    /// The number of writes of each call.
+    calls: Mutex<Vec<usize>>,
     /// Whether it reports to benefit from concurrent writes.
     together: bool,
     /// Number of writes until one fails.
@@ -34,6 +36,7 @@ impl Recording {
         let recording = Arc::new(Self {
             device: MemoryDevice::new(64 << 20),
             done: Mutex::default(),
+            calls: Mutex::default(),
             together,
             fails_after: Mutex::default(),
         });
@@ -70,6 +73,12 @@ impl Device for Recording {
         }
         self.done.lock().unwrap().push(Done::Write { bytes });
         self.device.write(offset, buf)
+    }
+
+    fn write_all(&self, pieces: &[Piece]) -> Result<()> {
+        self.calls.lock().unwrap().push(pieces.len());
+        let mut pieces = pieces.iter();
+        pieces.try_for_each(|piece| self.write(piece.offset, &piece.bytes()))
     }
 
     fn writes_together(&self) -> bool {
@@ -193,6 +202,44 @@ fn small_files_beyond_the_memory_for_pages_take_few_writes() {
     assert!(written >= FILES * PAGE - UNWRITTEN, "{done:?}");
     assert!(sizes.count() <= FILES / 8, "{done:?}");
     all_read(&fs, &files);
+}
+
+/// Pages that go to separate places of the device are submitted in one call, also those of a file
+/// with more of them than are staged for a record.
+#[test]
+fn separate_places_are_written_in_one_call() {
+    let device = Recording::fresh(true);
+    let fs = open(device.clone());
+    let sparse = file(&fs, "sparse", 0);
+    fs.fallocate(
+        sparse,
+        0,
+        128 * PAGE as u64,
+        Fallocate::Allocate { keep_size: false },
+        false,
+    )
+    .unwrap();
+    fs.sync().unwrap();
+    for n in 0..16 {
+        let two = [n as u8 + 1; 2 * PAGE];
+        fs.write(sparse, n * 8 * PAGE as u64, &two, false).unwrap();
+    }
+    device.calls.lock().unwrap().clear();
+    fs.fsync(sparse, false).unwrap();
+    assert_eq!(*device.calls.lock().unwrap(), [16, 1], "data, record");
+}
+
+/// A sync submits the data of large files in few calls, several writes at the same time.
+#[test]
+fn sync_of_large_files_takes_few_calls() {
+    let device = Recording::fresh(true);
+    let fs = open(device.clone());
+    let files = ["a", "b", "c", "d", "e", "f", "g", "h"].map(|name| file(&fs, name, 64));
+    device.calls.lock().unwrap().clear();
+    fs.sync().unwrap();
+    let calls = device.calls.lock().unwrap().clone();
+    let most = calls.iter().max().copied();
+    assert!(most >= Some(4) && calls.len() < files.len(), "{calls:?}");
 }
 
 /// A write for several files fails: the sync tells it, so does a later one, and no file has lost
