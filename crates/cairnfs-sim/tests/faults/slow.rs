@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use cairnfs::Result;
 use cairnfs::fs::FileSystem;
 use cairnfs::types::Creds;
 use cairnfs_sim::disk::SimDisk;
@@ -25,7 +26,16 @@ fn size_after_kill(disk: &SimDisk, ino: u64) -> Option<u64> {
 }
 
 #[test]
-fn slow_data_write_does_not_delay_other_threads() {
+fn slow_data_write_of_fsync_does_not_delay_other_threads() {
+    slow_data_write_does_not_delay_other_threads(|fs, slow| fs.fsync(slow, false));
+}
+
+#[test]
+fn slow_data_write_of_sync_does_not_delay_other_threads() {
+    slow_data_write_does_not_delay_other_threads(|fs, _| fs.sync());
+}
+
+fn slow_data_write_does_not_delay_other_threads(sync: fn(&FileSystem, u64) -> Result<()>) {
     let image = fresh_volume(VOLUME_SIZE).unwrap();
     let disk = Arc::new(SimDisk::new(image, false));
     let fs = FileSystem::open_device(disk.clone(), &options(1)).unwrap();
@@ -34,7 +44,7 @@ fn slow_data_write_does_not_delay_other_threads() {
     fs.write(slow, 0, &[1; 100_000], false).unwrap();
     disk.hold_write(0);
     std::thread::scope(|scope| {
-        let syncing = scope.spawn(|| fs.fsync(slow, false));
+        let syncing = scope.spawn(|| sync(&fs, slow));
         disk.wait_held();
         // All of these calls return while the other thread still waits.
         fs.write(quick, 0, &[2; 20_000], false).unwrap();

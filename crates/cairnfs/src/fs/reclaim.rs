@@ -45,6 +45,7 @@ impl SpaceReclaimer {
         waiting::before()?;
         let _turn = self.turn.lock();
         let _whole = space.hold_trimming();
+        let mut full = None;
         for _ in 0..ROUNDS {
             let mut reclaimed = false;
             for way in ways {
@@ -55,6 +56,11 @@ impl SpaceReclaimer {
                 reclaimed |= match way() {
                     // A merge that finds no space does not end the attempts.
                     Err(Error::NoSpace) => false,
+                    // While the host is full nothing is merged, but data is written back.
+                    Err(error @ Error::HostFull { .. }) => {
+                        full = Some(error);
+                        false
+                    }
                     other => other?,
                 };
             }
@@ -62,7 +68,11 @@ impl SpaceReclaimer {
                 break;
             }
         }
-        reserve()
+        let result = reserve();
+        match full {
+            Some(full) if is_short(&result) => Err(full),
+            _ => result,
+        }
     }
 }
 
@@ -134,6 +144,35 @@ mod tests {
         assert_eq!(found.unwrap(), "reserved");
         left.set(1);
         let ways: [Way<'_>; 2] = [&reclaim, &too_late];
+        reclaimer.retry(fs.core().space(), reserve, &ways).unwrap();
+    }
+
+    /// A full host file system ends no attempt, and is the answer if no other way helps.
+    #[test]
+    fn other_ways_are_tried_while_the_host_is_full() {
+        let fs = volume();
+        let reclaimer = SpaceReclaimer::default();
+        let short = Cell::new(true);
+        let reserve = || match short.get() {
+            false => Ok(()),
+            true => Err(Error::NoSpace),
+        };
+        let host_full = || {
+            Err(Error::HostFull {
+                path: "volume".into(),
+                missing: 4096,
+            })
+        };
+        let refused = reclaimer.retry(fs.core().space(), reserve, &[&host_full]);
+        assert!(
+            matches!(refused, Err(Error::HostFull { .. })),
+            "{refused:?}"
+        );
+        let frees = || {
+            short.set(false);
+            Ok(true)
+        };
+        let ways: [Way<'_>; 2] = [&host_full, &frees];
         reclaimer.retry(fs.core().space(), reserve, &ways).unwrap();
     }
 

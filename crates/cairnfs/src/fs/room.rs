@@ -3,8 +3,8 @@
 //!
 //! Dirty pages reserve a block each, or none if they will become an inline item, and the bytes of
 //! the items that writeback may create. Writeback uses this reservation, so it never fails with
-//! ENOSPC. A call that finds too little space first writes back dirty data, which releases unused
-//! reservations, and merges, which frees deleted space.
+//! ENOSPC. A call that finds too little space first merges, which frees deleted space, and writes back
+//! dirty data, which releases unused reservations.
 
 use crate::error::{Error, Result};
 use crate::format::MAX_INLINE;

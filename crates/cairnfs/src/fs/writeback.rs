@@ -5,8 +5,9 @@
 //! (unwritten extents) are written there; all others go to new blocks, so that data which the log
 //! may still refer to is never overwritten. The committed size follows the written data.
 //!
-//! Pages can be staged instead of written: few of them for the log record that follows, or, when
-//! many files are written back, all, to be written with those of other files at the same time.
+//! The runs of a batch are written at the same time. Few pages can be staged instead: for the log
+//! record that follows, or, when many files are written back, to be written with the pages of other
+//! files in few long writes.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -33,7 +34,7 @@ use crate::txn::{Births, Commit, Need, Receipt, Reservation};
 const BATCH_PAGES: usize = MAX_EXTENT_BLOCKS as usize;
 /// Most separate ranges of file blocks of a batch.
 const BATCH_RANGES: usize = 16;
-/// Most pages of a batch that are staged for a log record.
+/// Most pages of a batch that are staged.
 const STAGED: usize = 16;
 const BLOCK: u64 = BLOCK_SIZE as u64;
 
@@ -62,7 +63,7 @@ type Places = SmallVec<[Placed; 1]>;
 /// Runs of pages, each with its first device block.
 type Runs = SmallVec<[(u64, Vec<Page>); 1]>;
 
-/// Whether a batch is staged.
+/// Whether a batch of few pages is staged.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Staging {
     /// It is written at once.
@@ -115,11 +116,15 @@ impl FileSystem {
         }
     }
 
-    /// Whether a batch of so many pages can be staged now.
+    /// Whether a batch of so many pages can be staged now. What is staged is written under the log
+    /// head's lock, so it must be little.
     fn stages(&self, staging: Staging, pages: usize) -> bool {
+        if pages > STAGED {
+            return false;
+        }
         match staging {
             Staging::Never => false,
-            Staging::ForRecord => pages <= STAGED && self.core().stages(),
+            Staging::ForRecord => self.core().stages(),
             // Also on a device that does not have several writes in flight: one write of the pages
             // of many files is faster than one for each.
             Staging::WithOthers => self.core().storage().has_room(),

@@ -229,19 +229,6 @@ fn separate_places_are_written_in_one_call() {
     assert_eq!(*device.calls.lock().unwrap(), [16, 1], "data, record");
 }
 
-/// A sync submits the data of large files in few calls, several writes at the same time.
-#[test]
-fn sync_of_large_files_takes_few_calls() {
-    let device = Recording::fresh(true);
-    let fs = open(device.clone());
-    let files = ["a", "b", "c", "d", "e", "f", "g", "h"].map(|name| file(&fs, name, 64));
-    device.calls.lock().unwrap().clear();
-    fs.sync().unwrap();
-    let calls = device.calls.lock().unwrap().clone();
-    let most = calls.iter().max().copied();
-    assert!(most >= Some(4) && calls.len() < files.len(), "{calls:?}");
-}
-
 /// A write for several files fails: the sync tells it, so does a later one, and no file has lost
 /// what was written to it as long as the volume is open.
 #[test]
