@@ -20,9 +20,26 @@ pub(crate) struct Late {
     /// Number of requests, so that a ring need not take the lock while there are none.
     count: AtomicUsize,
     inodes: Mutex<HashMap<u64, usize>>,
+    /// Number of requests whose replies will come from other threads.
+    owed: AtomicUsize,
 }
 
 impl Late {
+    /// Whether a reply will come from another thread.
+    pub(super) fn is_owed(&self) -> bool {
+        self.owed.load(Ordering::Relaxed) > 0
+    }
+
+    /// The reply to a request will come from another thread, until [`Self::paid`].
+    pub(super) fn owes(&self) {
+        self.owed.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// It has come.
+    pub(super) fn paid(&self) {
+        self.owed.fetch_sub(1, Ordering::Relaxed);
+    }
+
     /// Whether a request for this inode is served elsewhere.
     pub(super) fn has(&self, ino: u64) -> bool {
         self.count.load(Ordering::Acquire) > 0 && self.inodes.lock().contains_key(&ino)

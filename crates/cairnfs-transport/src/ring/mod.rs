@@ -13,7 +13,8 @@
 //!
 //! `abi` has the kernel's numbers, `region` the memory of entries, `instance` the seam to io_uring,
 //! `queue` the loop, `sink` and `outbox` the way of replies to it, `late` the requests that other
-//! threads serve, `processors` the assignment of queues to threads.
+//! threads serve, `respite` when the loop of a busy ring sleeps for a moment, `processors` the
+//! assignment of queues to threads.
 
 mod abi;
 #[cfg(test)]
@@ -24,6 +25,7 @@ mod outbox;
 mod processors;
 mod queue;
 mod region;
+mod respite;
 mod sink;
 #[cfg(test)]
 mod tests;

@@ -10,6 +10,7 @@
     reason = "hands entries to the kernel and takes them back; the owner of each is recorded"
 )]
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::io;
 use std::mem;
@@ -24,6 +25,7 @@ use super::instance::{Command, Completion, Instance, Wait};
 use super::late::{Late, Request};
 use super::outbox::{Done, Outbox};
 use super::region::{Body, Region};
+use super::respite::{PAUSE, Respite};
 use super::sink::{Ended, EntrySink, Patient};
 use crate::abi::{InHeader, Opcode, OutHeader};
 use crate::polling::{POLL, Pace};
@@ -72,9 +74,24 @@ struct Slot {
     large: bool,
     /// Whether it was used since the last sweep.
     used: bool,
+    /// Whether its reply comes from another thread.
+    owed: Cell<bool>,
     entry: Arc<EntrySink>,
     /// The same as `entry`.
     sink: Arc<dyn Sink>,
+}
+
+impl Slot {
+    fn owes(&self, late: &Late) {
+        self.owed.set(true);
+        late.owes();
+    }
+
+    fn paid(&self, late: &Late) {
+        if self.owed.take() {
+            late.paid();
+        }
+    }
 }
 
 /// A ring: an instance, its entries, and the replies on their way to it.
@@ -103,6 +120,7 @@ pub(super) struct Ring<I> {
     swept: Instant,
     /// Time between two sweeps.
     pub(super) sweep_after: Duration,
+    respite: Respite,
     /// When this ring began to wait for the next request, unless it polled.
     waiting_since: Option<Instant>,
 }
@@ -127,6 +145,7 @@ impl<I: Instance> Ring<I> {
                 owner: Owner::Neither,
                 large: false,
                 used: false,
+                owed: Cell::new(false),
                 sink: Arc::clone(&entry) as Arc<dyn Sink>,
                 entry,
             }
@@ -148,6 +167,7 @@ impl<I: Instance> Ring<I> {
             large: 0,
             swept: Instant::now(),
             sweep_after: SWEEP,
+            respite: Respite::new(Instant::now()),
             waiting_since: None,
         }
     }
@@ -190,11 +210,23 @@ impl<I: Instance> Ring<I> {
             if self.live == 0 {
                 return Ok(());
             }
+            self.rest()?;
             match self.is_idle() {
                 true => self.wait(polled)?,
                 false => self.submit()?,
             }
         }
+    }
+
+    /// Sleeps for a moment if that is due.
+    fn rest(&mut self) -> io::Result<()> {
+        let now = Instant::now();
+        if self.respite.is_due(now, self.late.is_owed()) {
+            self.submit()?;
+            thread::sleep(PAUSE);
+            self.respite.slept(now, Instant::now());
+        }
+        Ok(())
     }
 
     /// Waits for work: by looking for it for a while if that pays, then asleep.
@@ -222,8 +254,10 @@ impl<I: Instance> Ring<I> {
         }
         match self.outbox.may_sleep() {
             true => {
+                let since = Instant::now();
                 self.enter(self.sleep())?;
                 self.outbox.awake();
+                self.respite.slept(since, Instant::now());
                 Ok(())
             }
             false => self.submit(),
@@ -333,6 +367,7 @@ impl<I: Instance> Ring<I> {
             server.hand_over(again, Box::new(move || request.serve(&*serving, &sink)));
         };
         if self.late.has(header.nodeid) {
+            slot.owes(&self.late);
             slot.entry.expect(room, false);
             elsewhere(false);
             return Ok(());
@@ -345,7 +380,11 @@ impl<I: Instance> Ring<I> {
         if Opcode(header.opcode).is_unanswered() {
             slot.sink.send(header.unique, Ok(&[]));
         }
-        match (slot.entry.end_attempt(attempt.refused), attempt.owed) {
+        let ended = slot.entry.end_attempt(attempt.refused);
+        if !matches!((&ended, &attempt.owed), (Ended::Replied(_), None)) {
+            slot.owes(&self.late);
+        }
+        match (ended, attempt.owed) {
             (Ended::Elsewhere, _) => {}
             (Ended::Refused, _) => elsewhere(true),
             (Ended::Replied(outcome), None) => self.ready.push(Done { slot: at, outcome }),
@@ -420,6 +459,7 @@ impl<I: Instance> Ring<I> {
             return Ok(());
         };
         slot.owner = Owner::Kernel;
+        slot.paid(&self.late);
         let command = command(slot.queue);
         self.push(command)
     }
@@ -452,6 +492,7 @@ impl<I: Instance> Ring<I> {
         if mem::replace(&mut slot.owner, Owner::Neither) == Owner::Neither {
             return;
         }
+        slot.paid(&self.late);
         self.live -= 1;
         if !ENDED.contains(&-error) {
             let error = io::Error::from_raw_os_error(-error);

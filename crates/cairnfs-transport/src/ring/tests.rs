@@ -22,6 +22,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use super::fake::FakeKernel;
+use super::late::Late;
 use super::outbox::Outbox;
 use super::queue::Ring;
 use super::region::Region;
@@ -459,6 +460,7 @@ struct Slow {
     refuse: Mutex<HashSet<u64>>,
     again: AtomicU64,
     settled: Arc<AtomicU64>,
+    late: Arc<Late>,
     /// What the ring's own thread serves. A request served again by another thread leaves it alone.
     attempted: Mutex<u64>,
 }
@@ -488,6 +490,7 @@ impl Server for Slow {
     }
 
     fn hand_over(&self, again: bool, job: Job) {
+        assert!(self.late.is_owed());
         self.again.fetch_add(u64::from(again), Ordering::Relaxed);
         self.inner.elsewhere.send(job).unwrap();
     }
@@ -517,6 +520,7 @@ fn request_that_must_wait_is_served_again_and_answered_once() {
         refuse: Mutex::default(),
         again: AtomicU64::new(0),
         settled: Arc::default(),
+        late: Arc::default(),
         attempted: Mutex::default(),
     });
     let mut ring = Ring::new(
@@ -524,7 +528,7 @@ fn request_that_must_wait_is_served_again_and_answered_once() {
         region,
         Arc::clone(&outbox),
         (&queues, 3),
-        <(Arc<_>, Arc<_>)>::default(),
+        (Arc::clone(&server.late), Arc::default()),
     );
     ring.register().unwrap();
     ring.run(&server, &AtomicU64::new(0)).unwrap();
@@ -543,6 +547,7 @@ fn request_that_must_wait_is_served_again_and_answered_once() {
             }
         }
     }
+    assert!(!server.late.is_owed(), "all replies came");
     assert!(server.refuse.lock().is_empty(), "each was refused once");
     assert!(server.settled.load(Ordering::Relaxed) > 0);
     assert!(server.again.load(Ordering::Relaxed) > 0);
