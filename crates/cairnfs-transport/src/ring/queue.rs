@@ -361,13 +361,13 @@ impl<I: Instance> Ring<I> {
         slot.large |= grows;
         self.large += usize::from(grows);
         let elsewhere = |again| {
+            slot.owes(&self.late);
             let request = Request::new(header, &request, &self.late);
             let sink: Arc<dyn Sink> = Arc::new(Patient(Arc::clone(&slot.entry)));
             let serving = Arc::clone(server);
             server.hand_over(again, Box::new(move || request.serve(&*serving, &sink)));
         };
         if self.late.has(header.nodeid) {
-            slot.owes(&self.late);
             slot.entry.expect(room, false);
             elsewhere(false);
             return Ok(());
@@ -380,15 +380,12 @@ impl<I: Instance> Ring<I> {
         if Opcode(header.opcode).is_unanswered() {
             slot.sink.send(header.unique, Ok(&[]));
         }
-        let ended = slot.entry.end_attempt(attempt.refused);
-        if !matches!((&ended, &attempt.owed), (Ended::Replied(_), None)) {
-            slot.owes(&self.late);
-        }
-        match (ended, attempt.owed) {
-            (Ended::Elsewhere, _) => {}
+        match (slot.entry.end_attempt(attempt.refused), attempt.owed) {
+            (Ended::Elsewhere, _) => slot.owes(&self.late),
             (Ended::Refused, _) => elsewhere(true),
             (Ended::Replied(outcome), None) => self.ready.push(Done { slot: at, outcome }),
             (Ended::Replied(outcome), Some(settle)) => {
+                slot.owes(&self.late);
                 let outbox = Arc::clone(&self.outbox);
                 let job = move || {
                     let outcome = settle().and(outcome);

@@ -11,9 +11,8 @@ use std::time::{Duration, Instant};
 /// How long the thread sleeps; a sleep as long as this that came by itself counts as well.
 pub(super) const PAUSE: Duration = Duration::from_micros(50);
 
-/// Time without such a sleep after which one is due while a request waits for something else than
-/// the processor, and at all.
-const WAITED_FOR: Duration = Duration::from_millis(2);
+/// Time without such a sleep after which one is due while a reply is owed, and at all.
+const OWED: Duration = Duration::from_millis(2);
 const AT_ALL: Duration = Duration::from_millis(100);
 
 /// When the thread slept last.
@@ -27,10 +26,10 @@ impl Respite {
         Self { last: now }
     }
 
-    /// Whether a sleep is due. `waited_for`: whether a request is served by another thread, and so
-    /// may wait for the device.
-    pub(super) fn is_due(&self, now: Instant, waited_for: bool) -> bool {
-        let after = if waited_for { WAITED_FOR } else { AT_ALL };
+    /// Whether a sleep is due. `owed`: whether a reply will come from another thread, which may wait
+    /// for the device.
+    pub(super) fn is_due(&self, now: Instant, owed: bool) -> bool {
+        let after = if owed { OWED } else { AT_ALL };
         now.saturating_duration_since(self.last) >= after
     }
 

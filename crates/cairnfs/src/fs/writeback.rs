@@ -195,10 +195,7 @@ impl FileSystem {
         let (mut placed, taken) = self.place_batch(&mut batch, &touched, reserved)?;
         let mut new = Extents::new();
         let stage = self.stages(staging, batch.len());
-        let mut runs = self.runs(&state, &placed, &mut new)?;
-        if !stage {
-            self.core().data().write(std::mem::take(&mut runs))?;
-        }
+        let mut to_stage = self.write_placed(&state, &placed, &mut new, stage)?;
         // Readers are excluded only from here on.
         let state = &mut RwLockUpgradableReadGuard::upgrade(state);
         let mut commit = match self.commit() {
@@ -212,10 +209,7 @@ impl FileSystem {
                 return Err(self.unplace(state, &placed, taken).err().unwrap_or(e));
             }
             new.clear();
-            runs = self.runs(state, &placed, &mut new)?;
-            if !stage {
-                self.core().data().write(std::mem::take(&mut runs))?;
-            }
+            to_stage = self.write_placed(state, &placed, &mut new, stage)?;
             commit = match self.commit() {
                 Ok(commit) => commit,
                 Err(e) => return Err(self.unplace(state, &placed, taken).err().unwrap_or(e)),
@@ -227,12 +221,14 @@ impl FileSystem {
         // Staged only now that it will be committed: what is staged will be written, so its blocks
         // could not be released any more.
         let data = self.core().data();
-        let staged = runs.into_iter().map(|(at, pages)| data.stage(at, pages));
+        let staged = to_stage
+            .into_iter()
+            .map(|(at, pages)| data.stage(at, pages));
         let stamp = staged
             .last()
             .unwrap_or_else(|| DataStamp::new(self.core().storage().stamp()));
-        let written = new.iter().map(|e| (e.block, e.crcs.clone()));
-        commit.needs_data(inode, &stamp, written);
+        let runs = new.iter().map(|e| (e.block, e.crcs.clone()));
+        commit.needs_data(inode, &stamp, runs);
         if inline {
             commit.delete(inode, state, Kind::Inline, 0, &[], inline_below);
         }
@@ -460,14 +456,24 @@ impl FileSystem {
         Ok(())
     }
 
-    /// The pages of all places with their device blocks; adds their extents to `new`.
-    fn runs(&self, state: &InodeState, placed: &Places, new: &mut Extents) -> Result<Runs> {
+    /// Writes pages, and adds their extents to `new`. What is to be staged is returned instead.
+    fn write_placed(
+        &self,
+        state: &InodeState,
+        placed: &Places,
+        new: &mut Extents,
+        stage: bool,
+    ) -> Result<Runs> {
         let mut runs = Runs::new();
         for part in placed {
             runs.push((part.run.start, pages_of(state, part, new)?));
         }
         new.sort_by_key(|e| e.at);
-        Ok(runs)
+        if stage {
+            return Ok(runs);
+        }
+        self.core().data().write(runs)?;
+        Ok(Runs::new())
     }
 
     /// Writes back every file of this root that is on the list; files with few pages in writes for
