@@ -13,10 +13,11 @@
 //!
 //! `abi` has the kernel's numbers, `region` the memory of entries, `instance` the seam to io_uring,
 //! `queue` the loop, `sink` and `outbox` the way of replies to it, `late` the requests that other
-//! threads serve, `respite` when the loop of a busy ring sleeps for a moment, `processors` the
-//! assignment of queues to threads.
+//! threads serve, `company` how two rings keep a lone client in its place, `respite` when the loop
+//! of a busy ring sleeps for a moment, `processors` the assignment of queues to threads.
 
 mod abi;
+mod company;
 #[cfg(test)]
 mod fake;
 mod instance;
@@ -35,16 +36,18 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, JoinHandle};
+use std::time::Instant;
 
 use crate::quiet::Quiet;
 use crate::server::Server;
 use crate::session::ByRings;
 
+use company::{Companion, Company};
 use instance::Uring;
 use late::Late;
 use outbox::Outbox;
 use processors::Share;
-use queue::Ring;
+use queue::{Common, Ring};
 use region::Region;
 
 /// Entries of each queue: the requests of one processor that are in service at once, those included
@@ -58,8 +61,7 @@ struct Start<S> {
     device: OwnedFd,
     server: Arc<S>,
     counts: Arc<ByRings>,
-    late: Arc<Late>,
-    quiet: Arc<Quiet>,
+    common: Common,
 }
 
 /// What a thread reports before it serves.
@@ -126,10 +128,15 @@ impl<S: Server> Prepared<S> {
         (counts, quiet): (&Arc<ByRings>, &Arc<Quiet>),
     ) -> io::Result<(Running, Option<io::Error>)> {
         let late = Arc::<Late>::default();
-        for waiting in &self.threads {
-            let start = Start {
+        let company = Company::new(self.threads.len());
+        for (number, waiting) in self.threads.iter().enumerate() {
+            let common = Common {
                 late: Arc::clone(&late),
                 quiet: Arc::clone(quiet),
+                companion: Companion::new(&company, number, Instant::now()),
+            };
+            let start = Start {
+                common,
                 device: device.as_fd().try_clone_to_owned()?,
                 server: Arc::clone(server),
                 counts: Arc::clone(counts),
@@ -213,7 +220,7 @@ fn serve_share<S: Server>(
         region,
         Arc::clone(&outbox),
         (&share.queues, DEPTH),
-        (start.late, start.quiet),
+        start.common,
     );
     let refusal = ring.register()?;
     let _ = reporting.send(Report::Registered(refusal));

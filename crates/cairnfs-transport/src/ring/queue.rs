@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 
 use zerocopy::{FromBytes, IntoBytes};
 
+use super::company::Companion;
 use super::instance::{Command, Completion, Instance, Wait};
 use super::late::{Late, Request};
 use super::outbox::{Done, Outbox};
@@ -63,7 +64,10 @@ enum Owner {
 /// What polling found.
 enum Found {
     Request,
-    Reply,
+    /// A reply of another thread, or a sleep is due.
+    Other,
+    /// Nothing, but it kept the client of the other ring where it is.
+    Company,
     Nothing,
 }
 
@@ -94,6 +98,13 @@ impl Slot {
     }
 }
 
+/// What a ring has in common with the other rings of its connection.
+pub(super) struct Common {
+    pub(super) late: Arc<Late>,
+    pub(super) quiet: Arc<Quiet>,
+    pub(super) companion: Companion,
+}
+
 /// A ring: an instance, its entries, and the replies on their way to it.
 pub(super) struct Ring<I> {
     instance: I,
@@ -110,6 +121,7 @@ pub(super) struct Ring<I> {
     ready: Vec<Done>,
     late: Arc<Late>,
     quiet: Arc<Quiet>,
+    companion: Companion,
     /// Whether there are commands that are not submitted.
     pushed: bool,
     /// Whether polling for requests pays.
@@ -126,14 +138,13 @@ pub(super) struct Ring<I> {
 }
 
 impl<I: Instance> Ring<I> {
-    /// Creates a ring that has `depth` entries of each queue; the region has as many. `late` and
-    /// `quiet` are shared by all rings of a connection.
+    /// Creates a ring that has `depth` entries of each queue; the region has as many.
     pub(super) fn new(
         instance: I,
         region: Arc<Region>,
         outbox: Arc<Outbox>,
         (queues, depth): (&[u16], usize),
-        (late, quiet): (Arc<Late>, Arc<Quiet>),
+        common: Common,
     ) -> Self {
         let entries = queues
             .iter()
@@ -160,8 +171,9 @@ impl<I: Instance> Ring<I> {
             arrived: VecDeque::new(),
             done: Vec::new(),
             ready: Vec::new(),
-            late,
-            quiet,
+            late: common.late,
+            quiet: common.quiet,
+            companion: common.companion,
             pushed: false,
             pace: Pace::default(),
             large: 0,
@@ -238,12 +250,15 @@ impl<I: Instance> Ring<I> {
                     self.pace.caught();
                     return Ok(());
                 }
-                Found::Reply => return Ok(()),
+                Found::Other => return Ok(()),
+                Found::Company => self.pace.caught(),
                 Found::Nothing => self.pace.missed(),
             }
             self.waiting_since = None;
         } else if self.waiting_since.is_none() {
-            self.waiting_since = Some(Instant::now());
+            let now = Instant::now();
+            self.companion.begin(now);
+            self.waiting_since = Some(now);
         }
         if self.large > KEPT && self.swept.elapsed() >= self.sweep_after {
             self.submit()?;
@@ -292,18 +307,27 @@ impl<I: Instance> Ring<I> {
     /// Submits what was pushed, and looks for work for a while.
     fn poll(&mut self) -> io::Result<Found> {
         self.submit()?;
-        let until = Instant::now() + POLL;
-        while Instant::now() < until {
+        let mut now = Instant::now();
+        let mut until = now + POLL;
+        self.companion.begin(now);
+        while now < until {
             if !self.is_idle() {
                 return Ok(Found::Request);
             }
-            if !self.outbox.is_empty() {
-                return Ok(Found::Reply);
+            if !self.outbox.is_empty() || self.respite.is_due(now, self.late.is_owed()) {
+                return Ok(Found::Other);
             }
             // The client may run on this processor, and cannot while this thread does.
             thread::yield_now();
+            now = Instant::now();
+            if self.companion.is_wanted(now) {
+                until = now + POLL;
+            }
         }
-        Ok(Found::Nothing)
+        Ok(match self.companion.has_paid() {
+            true => Found::Company,
+            false => Found::Nothing,
+        })
     }
 
     /// Whether no completion waits to be handled.
@@ -335,7 +359,9 @@ impl<I: Instance> Ring<I> {
     /// Serves the request that has arrived in an entry.
     fn serve(&mut self, at: usize, server: &Arc<impl Server>) -> io::Result<()> {
         if let Some(since) = self.waiting_since.take() {
-            self.pace.slept(since.elapsed());
+            // A client that went to and fro would have come sooner, had it stayed.
+            let messages = self.companion.meanwhile().saturating_add(1);
+            self.pace.slept(since.elapsed() / messages);
         }
         let Some(slot) = self.slots.get_mut(at) else {
             return Ok(());
@@ -357,6 +383,7 @@ impl<I: Instance> Ring<I> {
             is_direct: is_direct(Opcode(header.opcode), request.op),
         };
         slot.used = true;
+        self.companion.serves();
         let grows = !slot.large && request.payload.len() > SMALL;
         slot.large |= grows;
         self.large += usize::from(grows);

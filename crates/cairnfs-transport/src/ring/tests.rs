@@ -14,17 +14,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Weak};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use proptest::prelude::*;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
+use super::company::{Companion, Company};
 use super::fake::FakeKernel;
 use super::late::Late;
 use super::outbox::Outbox;
-use super::queue::Ring;
+use super::queue::{Common, Ring};
 use super::region::Region;
 use crate::abi::{AttrOut, EntryOut, InHeader, Opcode, OutHeader, StatfsOut, StatxOut};
 use crate::dev::{Channel, Message};
@@ -280,7 +281,7 @@ fn replies_of_ring(messages: &[Vec<u8>], depth: usize) -> Vec<Vec<u8>> {
         region,
         Arc::clone(&outbox),
         (&queues, depth),
-        <(Arc<_>, Arc<_>)>::default(),
+        alone(Arc::default()),
     );
     assert!(ring.register().unwrap().is_none());
     ring.run(&Arc::new(Mirror::new()), &AtomicU64::new(0))
@@ -299,6 +300,15 @@ fn assert_same(messages: &[Vec<u8>], depth: usize) {
     assert_eq!(ring.len(), messages.len());
     for (n, message) in messages.iter().enumerate() {
         assert!(device[n] == ring[n], "replies to {message:?} differ");
+    }
+}
+
+/// For the only ring of a connection.
+fn alone(late: Arc<Late>) -> Common {
+    Common {
+        late,
+        quiet: Arc::default(),
+        companion: Companion::new(&Company::new(1), 0, Instant::now()),
     }
 }
 
@@ -356,7 +366,7 @@ fn refused_registration_is_reported_and_the_others_serve() {
         region,
         Arc::clone(&outbox),
         (&[0, 1], 2),
-        <(Arc<_>, Arc<_>)>::default(),
+        alone(Arc::default()),
     );
     let refusal = ring.register().unwrap().unwrap();
     assert_eq!(refusal.raw_os_error(), Some(libc::EINVAL));
@@ -378,7 +388,7 @@ fn registered<'a, 'b>(
         region,
         Arc::clone(outbox),
         (&[0], 2),
-        <(Arc<_>, Arc<_>)>::default(),
+        alone(Arc::default()),
     );
     ring.register().unwrap();
     (ring, memory)
@@ -418,7 +428,7 @@ fn memory_of_a_burst_is_given_back() {
         Arc::clone(&region),
         Arc::clone(&outbox),
         (&[0], 32),
-        <(Arc<_>, Arc<_>)>::default(),
+        alone(Arc::default()),
     );
     ring.sweep_after = Duration::ZERO;
     ring.register().unwrap();
@@ -528,7 +538,7 @@ fn request_that_must_wait_is_served_again_and_answered_once() {
         region,
         Arc::clone(&outbox),
         (&queues, 3),
-        (Arc::clone(&server.late), Arc::default()),
+        alone(Arc::clone(&server.late)),
     );
     ring.register().unwrap();
     ring.run(&server, &AtomicU64::new(0)).unwrap();
