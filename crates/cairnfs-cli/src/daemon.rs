@@ -193,9 +193,7 @@ pub fn is_writable(dir: &Path, wait: Duration) -> Result<bool, Refusal> {
 /// # Errors
 /// Not everything is durable: [`Refusal`] has the reason.
 pub fn sync(dir: &Path, wait: Duration) -> Result<Synced, Refusal> {
-    ask(Request::Sync, dir, CHECK.min(wait), || {
-        still_answers(dir, wait)
-    })
+    work(Request::Sync, dir, wait)
 }
 
 /// The status of the mount at `dir`, then as [`sync`]; by one child process.
@@ -203,9 +201,7 @@ pub fn sync(dir: &Path, wait: Duration) -> Result<Synced, Refusal> {
 /// # Errors
 /// The daemon is dead or does not answer, or cannot be asked.
 pub fn leave(dir: &Path, wait: Duration) -> Result<Leaving, Refusal> {
-    ask(Request::Leave, dir, CHECK.min(wait), || {
-        still_answers(dir, wait)
-    })
+    work(Request::Leave, dir, wait)
 }
 
 /// Discards the free space of the volume mounted at `dir`; returns the number of bytes. Waits as
@@ -214,17 +210,24 @@ pub fn leave(dir: &Path, wait: Duration) -> Result<Leaving, Refusal> {
 /// # Errors
 /// Not discarded: [`Refusal`] has the reason.
 pub fn trim(dir: &Path, wait: Duration) -> Result<u64, Refusal> {
-    ask(Request::Trim, dir, CHECK.min(wait), || {
-        still_answers(dir, wait)
+    work(Request::Trim, dir, wait)
+}
+
+/// Sends a request that may take any time, and asks meanwhile whether the daemon answers: both
+/// together take no more than `wait` if it does not. Any other failure is reported by the request
+/// itself.
+fn work<T: DeserializeOwned>(request: Request, dir: &Path, wait: Duration) -> Result<T, Refusal> {
+    let (interval, rest) = parts(wait);
+    ask(request, dir, interval, || match status(dir, rest) {
+        Err(refusal) if refusal.cause == Cause::Silent => Err(Refusal::silent(dir, wait)),
+        _ => Ok(()),
     })
 }
 
-/// Only silence ends the wait: any other failure is reported by the request itself.
-fn still_answers(dir: &Path, wait: Duration) -> Result<(), Refusal> {
-    match status(dir, wait) {
-        Err(refusal) if refusal.cause == Cause::Silent => Err(refusal),
-        _ => Ok(()),
-    }
+/// Divides the time for an answer: how long to wait until the daemon is asked, and for that answer.
+fn parts(wait: Duration) -> (Duration, Duration) {
+    let interval = CHECK.min(wait / 2);
+    (interval, wait.saturating_sub(interval))
 }
 
 /// Has a child process send a request. Each time `interval` passes without an answer, `overdue`
@@ -286,7 +289,7 @@ pub fn answer_parent(request: Request, dir: &Path) -> io::Result<()> {
         Request::Writable => answer(dir, control::is_writable(dir)),
         Request::Sync => answer(dir, synced(dir)),
         Request::Leave => answer(dir, leaving(dir)),
-        Request::Trim if is_directory(dir) => answer(dir, control::trim(dir)),
+        Request::Trim if mountinfo::is_directory(dir) => answer(dir, control::trim(dir)),
         Request::Trim => serde_json::to_vec(&Err::<(), _>(Refusal {
             cause: Cause::NotDirectory,
             text: "is no directory".into(),
@@ -336,14 +339,6 @@ fn displaced(dir: &Path) -> Option<String> {
     status.displaced().map(|text| show_bytes(text.as_bytes()))
 }
 
-/// The mountpoint of a dead daemon counts as a directory, too; metadata() fails there.
-fn is_directory(path: &Path) -> bool {
-    match path.metadata() {
-        Ok(metadata) => metadata.is_dir(),
-        Err(e) => mountinfo::is_dead(&e),
-    }
-}
-
 /// A message if a call failed because the file system that holds the volume is full; else `None`.
 fn host_full(status: &Status, error: &io::Error) -> Option<String> {
     let held = status.counter("held_bytes");
@@ -386,4 +381,18 @@ fn is_foreign(error: &io::Error) -> bool {
         code,
         Some(rustix::io::Errno::NODATA | rustix::io::Errno::OPNOTSUPP)
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn silent_daemon_is_given_up_after_the_time_that_was_given() {
+        for wait in [0, 1, 200, 3_000, 30_000].map(Duration::from_millis) {
+            let (interval, rest) = parts(wait);
+            assert_eq!(interval + rest, wait);
+            assert!(interval <= CHECK && interval <= rest);
+        }
+    }
 }

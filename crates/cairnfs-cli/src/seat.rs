@@ -122,20 +122,12 @@ pub fn named(entry: &MountEntry) -> NamedMount {
     }
 }
 
-/// Whether a path is a directory, or cannot be asked because the daemon of its mount is gone.
-pub fn is_directory(path: &Path) -> bool {
-    match path.metadata() {
-        Ok(found) => found.is_dir(),
-        Err(e) => mountinfo::is_dead(&e),
-    }
-}
-
 /// Fails if a path leads to a mount whose daemon is gone. For commands that need the file of a volume.
 ///
 /// # Errors
 /// It does.
 pub fn refuse_dead(path: &Path) -> Result<(), Failure> {
-    if !is_directory(path) {
+    if !mountinfo::is_directory(path) {
         return Ok(());
     }
     match daemon::status(path, daemon::WAIT) {

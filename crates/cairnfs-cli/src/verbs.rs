@@ -259,7 +259,7 @@ fn no_volume(dir: &Path) -> Failure {
 
 impl Named {
     fn find(path: &Path) -> Result<Self, Failure> {
-        if !seat::is_directory(path) {
+        if !mountinfo::is_directory(path) {
             return Ok(Self {
                 volume: path.to_path_buf(),
                 mount: None,

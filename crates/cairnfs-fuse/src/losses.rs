@@ -105,16 +105,18 @@ impl Losses {
     }
 
     /// Records that a range of bytes of a file was refused. `replaced` returns the path of a file that
-    /// was replaced; it is called for the first loss of a file.
+    /// was replaced; it is called for the first loss of a file. Returns whether nothing was lost
+    /// since the last report.
     pub fn refused(
         &self,
         file: File,
         bytes: Range<u64>,
         why: Refusal,
         replaced: impl FnOnce() -> Option<PathBuf>,
-    ) {
+    ) -> bool {
         self.count.fetch_add(1, Ordering::Relaxed);
         let mut files = self.files.lock();
+        let is_first = files.is_empty();
         let missing = files.entry(file).or_insert_with(|| Missing {
             ranges: Vec::new(),
             why,
@@ -123,6 +125,7 @@ impl Losses {
         missing.add(bytes);
         missing.why = why;
         self.some.store(true, Ordering::Release);
+        is_first
     }
 
     /// Records that a range of bytes of a file was written.

@@ -8,7 +8,7 @@ use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, CWD, Statx, StatxFlags, statx};
+use rustix::fs::{AtFlags, CWD, FileType, Statx, StatxFlags, statx};
 
 /// The type under which volumes are mounted.
 pub const FS_TYPE: &str = "fuse.cairnfs";
@@ -83,16 +83,30 @@ pub fn list(table: &Path) -> Vec<MountEntry> {
 /// # Errors
 /// The path cannot be looked up, or the table cannot be read.
 pub fn holding(path: &Path) -> io::Result<Option<MountEntry>> {
-    let wanted = StatxFlags::BASIC_STATS | StatxFlags::MNT_ID;
-    match statx(CWD, path, AtFlags::empty(), wanted) {
+    match look(path) {
         Ok(found) => {
             let table = std::fs::read("/proc/self/mountinfo")?;
             let mut entries = table.split(|&b| b == b'\n').filter_map(parse);
             Ok(entries.rfind(|entry| is_mount_of(&found, entry)))
         }
-        Err(e) if is_dead(&e.into()) => at(&resolve(path)?),
-        Err(e) => Err(e.into()),
+        Err(e) if is_dead(&e) => at(&resolve(path)?),
+        Err(e) => Err(e),
     }
+}
+
+/// Whether a path is a directory, or cannot be asked because the daemon of its mount is gone.
+pub fn is_directory(path: &Path) -> bool {
+    match look(path) {
+        Ok(found) => FileType::from_raw_mode(found.stx_mode.into()).is_dir(),
+        Err(e) => is_dead(&e),
+    }
+}
+
+/// What the kernel knows of a file. A daemon is not asked about its mountpoint, so one that does not
+/// answer delays nobody.
+fn look(path: &Path) -> io::Result<Statx> {
+    let wanted = StatxFlags::BASIC_STATS | StatxFlags::MNT_ID;
+    Ok(statx(CWD, path, AtFlags::STATX_DONT_SYNC, wanted)?)
 }
 
 /// Whether a file is in a mount. Kernels before 5.8 tell only the file system of a file.

@@ -8,13 +8,13 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use cairnfs::fs::MakeOptions;
+use cairnfs_fuse::mountinfo;
 
 use crate::cmd::export::tell_lost;
 use crate::cmd::mkfs;
 use crate::failure::{AnyError, Explain, Failure, shown};
 use crate::interrupt;
 use crate::output::{self, Progress};
-use crate::seat;
 use crate::spec::{VolumePath, meant_volume};
 use crate::tree::host::HostSource;
 use crate::tree::packed::unpacked;
@@ -161,7 +161,7 @@ fn place(args: &Args) -> Result<(VolumePath, Option<Created>), Failure> {
     let parsed = VolumePath::parse(&args.place);
     let whole = Path::new(&args.place);
     // In the place of a directory no volume can be made.
-    if parsed.is_ok() || seat::is_directory(whole) {
+    if parsed.is_ok() || mountinfo::is_directory(whole) {
         return parsed.map(|place| (place, None));
     }
     if !args.create {

@@ -469,6 +469,13 @@ fn lost_write_is_reported_with_inode_number() {
     let says = [format!("inode {ino}"), "No space left".into()];
     place.fails(&["sync", "m"], 1, &[&says[0], &says[1]]);
     place.ok(&["sync", "m"]);
+    let log = fs::read_to_string(place.beside("log")).unwrap();
+    let refused = log.lines().filter(|line| line.contains("was refused"));
+    let refused: Vec<_> = refused.collect();
+    assert!(
+        matches!(&refused[..], [line] if line.contains("/filler") && line.contains(&says[1])),
+        "{log}"
+    );
     place.finish();
 }
 

@@ -193,6 +193,8 @@ fn mounted_branches_are_not_taken_away() {
     place.fails(&["publish", "v.cairn", "trial"], 1, &says);
     place.umount_beside("t");
     place.ok(&["drop", "v.cairn", "trial"]);
+    let text = place.fails(&["drop", "v.cairn", "trial", "--wait"], 1, &["trial"]);
+    assert!(!text.contains("Freed"), "{text}");
     assert_eq!(names(&place), ["main", "monday"]);
     place.finish();
 }

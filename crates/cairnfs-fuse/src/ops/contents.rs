@@ -93,8 +93,15 @@ impl Ops {
             Err(why) if why.0 != libc::EAGAIN => {
                 let place = self.trees.place(node)?;
                 let replaced = || (!place.mounted).then(|| place.fs.path_hint(place.ino));
-                self.losses
-                    .refused(place.file(), offset..end, *why, replaced);
+                let lost = (place.file(), offset..end);
+                if self.losses.refused(lost.0, lost.1, *why, replaced) {
+                    let error = io::Error::from_raw_os_error(why.0);
+                    let path = place.fs.path_hint(place.ino);
+                    tracing::warn!(
+                        "data that a program had written to {path:?} was refused: {error}; `cairnfs sync` \
+                         names all files that lost some"
+                    );
+                }
             }
             _ => {}
         }

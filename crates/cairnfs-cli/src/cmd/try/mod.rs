@@ -220,7 +220,7 @@ impl Base {
             Some(named) => (std::path::absolute(named).explain(shown(named))?, named),
             None => (working_directory()?, Path::new(".")),
         };
-        if !seat::is_directory(named) {
+        if !mountinfo::is_directory(named) {
             return Ok(Self {
                 place,
                 branch: MAIN_NAME.into(),
