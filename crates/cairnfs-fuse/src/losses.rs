@@ -94,6 +94,8 @@ pub struct Losses {
     files: Mutex<BTreeMap<File, Missing>>,
     /// Whether `files` is nonempty; changed under the lock. Lets each write skip the lock.
     some: AtomicBool,
+    /// Whether one was refused since the last report.
+    told: AtomicBool,
     /// Number of refused writes.
     count: AtomicU64,
 }
@@ -105,8 +107,8 @@ impl Losses {
     }
 
     /// Records that a range of bytes of a file was refused. `replaced` returns the path of a file that
-    /// was replaced; it is called for the first loss of a file. Returns whether nothing was lost
-    /// since the last report.
+    /// was replaced; it is called for the first loss of a file. Returns whether it is the
+    /// first since the last [`Self::take`].
     pub fn refused(
         &self,
         file: File,
@@ -116,7 +118,6 @@ impl Losses {
     ) -> bool {
         self.count.fetch_add(1, Ordering::Relaxed);
         let mut files = self.files.lock();
-        let is_first = files.is_empty();
         let missing = files.entry(file).or_insert_with(|| Missing {
             ranges: Vec::new(),
             why,
@@ -125,7 +126,7 @@ impl Losses {
         missing.add(bytes);
         missing.why = why;
         self.some.store(true, Ordering::Release);
-        is_first
+        !self.told.swap(true, Ordering::Relaxed)
     }
 
     /// Records that a range of bytes of a file was written.
@@ -185,6 +186,7 @@ impl Losses {
     /// Takes all losses, and returns those of files for which `exists` returns true. They count as
     /// reported then.
     pub fn take(&self, mut exists: impl FnMut(File) -> bool) -> Vec<Loss> {
+        self.told.store(false, Ordering::Relaxed);
         if !self.some.load(Ordering::Acquire) {
             return Vec::new();
         }

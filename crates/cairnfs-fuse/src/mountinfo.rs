@@ -106,7 +106,12 @@ pub fn is_directory(path: &Path) -> bool {
 /// answer delays nobody.
 fn look(path: &Path) -> io::Result<Statx> {
     let wanted = StatxFlags::BASIC_STATS | StatxFlags::MNT_ID;
-    Ok(statx(CWD, path, AtFlags::STATX_DONT_SYNC, wanted)?)
+    let (path, flags) = match path == Path::new(".") {
+        // To look up a name in a directory, the kernel asks whether that is permitted.
+        true => (Path::new(""), AtFlags::EMPTY_PATH),
+        false => (path, AtFlags::empty()),
+    };
+    Ok(statx(CWD, path, flags | AtFlags::STATX_DONT_SYNC, wanted)?)
 }
 
 /// Whether a file is in a mount. Kernels before 5.8 tell only the file system of a file.

@@ -182,7 +182,8 @@ fn relatives(root: &RootInfo, list: &[RootInfo]) -> Vec<String> {
 fn lines(report: &Json) -> impl Iterator<Item = String> {
     let dropped = report.dropped.iter();
     let dropped = dropped.map(|name| format!("Dropped {}", show_bytes(name.as_bytes())));
-    let freed = report.freed_bytes.filter(|_| !report.dropped.is_empty());
+    let is_told = !report.dropped.is_empty() || report.failed.is_empty();
+    let freed = report.freed_bytes.filter(|_| is_told);
     let freed = freed.map(|bytes| match bytes {
         0 if !report.shared_with.is_empty() => format!("Freed 0 B: {}", shared(report)),
         _ => format!("Freed {}", human(bytes)),

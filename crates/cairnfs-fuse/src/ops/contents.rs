@@ -93,13 +93,14 @@ impl Ops {
             Err(why) if why.0 != libc::EAGAIN => {
                 let place = self.trees.place(node)?;
                 let replaced = || (!place.mounted).then(|| place.fs.path_hint(place.ino));
-                let lost = (place.file(), offset..end);
-                if self.losses.refused(lost.0, lost.1, *why, replaced) {
+                let (file, range) = (place.file(), offset..end);
+                if self.losses.refused(file, range, *why, replaced) {
                     let error = io::Error::from_raw_os_error(why.0);
-                    let path = place.fs.path_hint(place.ino);
+                    // Its path may have to be read, which this thread must not wait for.
+                    let ino = place.ino;
                     tracing::warn!(
-                        "data that a program had written to {path:?} was refused: {error}; `cairnfs sync` \
-                         names all files that lost some"
+                        "data that a program had written to the file with inode {ino} was refused: {error}; \
+                         the next `cairnfs sync` tells whether there are more"
                     );
                 }
             }

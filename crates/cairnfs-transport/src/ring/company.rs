@@ -4,8 +4,8 @@
 //! one that runs the ring's thread is not. So between two processors a lone client would move with
 //! each message, and each time a halted processor would have to be woken, which takes longer than
 //! the rest. While the other ring polls, its processor does not count as idle. With more than two
-//! rings the client finds another processor, so they do not do this. Neither does a ring whose
-//! processor runs other threads: it is not idle then, and polling would take time from them. Pure:
+//! processors the client finds another one, so rings do not do this. Neither does a ring of whose
+//! processor others take most: it is not idle then, and polling would take time from them. Pure:
 //! times come in as arguments.
 
 use std::sync::Arc;
@@ -14,30 +14,37 @@ use std::time::{Duration, Instant};
 
 use crossbeam_utils::CachePadded;
 
-/// Between two looks another thread ran if they are so far apart; threads of the kernel that serve
-/// a device take less.
-const TAKEN: Duration = Duration::from_millis(1);
+/// If others take more than half of a processor for so long, they need it. A look after which nobody
+/// else ran takes less than [`BRIEF`].
+const WINDOW: Duration = Duration::from_millis(2);
+const BRIEF: Duration = Duration::from_micros(10);
 
-/// How long a ring whose processor others used does not poll for the other ring, and the longest after
-/// it found that again and again. A poll that others interrupt may take a time slice from them, about
-/// 3 ms.
+/// How long a ring whose processor others use does not poll for the other ring, and the longest after
+/// it found that again and again: within [`AGAIN`] times the last rest. A poll may take a time slice
+/// from the others, about 3 ms.
 const REST: Duration = Duration::from_millis(20);
 const REST_MAX: Duration = Duration::from_secs(2);
+const AGAIN: u32 = 10;
 
-/// Messages of the other ring during a poll by which it paid, and between two rests by which the first
-/// one was an accident.
+/// Messages of the other ring during a poll by which it paid.
 const PAID: u32 = 8;
-const CALM: u32 = 1000;
 
-/// Messages that each of the rings of a connection has served.
+/// A client whose messages go to both rings in turn sends at most so many to the other one before it
+/// comes back.
+const TURN: u32 = 16;
+
+/// Messages that each of the two rings of a connection has served; empty unless there are two
+/// processors in all.
 #[derive(Debug)]
 pub(super) struct Company {
     served: Vec<CachePadded<AtomicU64>>,
 }
 
 impl Company {
-    pub(super) fn new(rings: usize) -> Arc<Self> {
-        let served = (0..rings).map(|_| CachePadded::default()).collect();
+    /// For so many rings, on a machine with so many processors.
+    pub(super) fn new(rings: usize, processors: usize) -> Arc<Self> {
+        let members = if (rings, processors) == (2, 2) { 2 } else { 0 };
+        let served = (0..members).map(|_| CachePadded::default()).collect();
         Arc::new(Self { served })
     }
 }
@@ -50,10 +57,13 @@ pub(super) struct Companion {
     /// What the other ring had served at the last look, and when that was.
     seen: u64,
     looked: Instant,
-    /// Messages that it served during this poll, and since others used this ring's processor.
+    /// Messages that it served during this poll.
     heard: u32,
-    calm: u32,
-    rests: Option<Instant>,
+    /// Since when the time that others take is counted, and that time.
+    window: Instant,
+    taken: Duration,
+    /// When others needed this processor last, and for how long this ring rested then.
+    needed: Option<Instant>,
     rest: Duration,
 }
 
@@ -66,8 +76,9 @@ impl Companion {
             seen: 0,
             looked: now,
             heard: 0,
-            calm: 0,
-            rests: None,
+            window: now,
+            taken: Duration::ZERO,
+            needed: None,
             rest: REST,
         }
     }
@@ -85,35 +96,61 @@ impl Companion {
         self.seen = self.others();
         self.looked = now;
         self.heard = 0;
-        self.rests = self.rests.filter(|until| now < *until);
+        self.window = now;
+        self.taken = Duration::ZERO;
     }
 
     /// Whether to go on polling for the other ring's client. To be called after each look for a
     /// message of this ring.
     pub(super) fn is_wanted(&mut self, now: Instant) -> bool {
-        let gap = now.saturating_duration_since(self.looked);
-        self.looked = now;
-        if self.rests.is_some() {
+        if self.rests(now) {
             return false;
         }
-        if gap >= TAKEN {
-            self.rests = Some(now + self.rest);
-            self.rest = (2 * self.rest).min(REST_MAX);
-            self.calm = 0;
-            return false;
+        let gap = now.saturating_duration_since(self.looked);
+        self.looked = now;
+        if gap >= BRIEF {
+            self.taken += gap;
+        }
+        let passed = now.saturating_duration_since(self.window);
+        if passed >= WINDOW {
+            if 2 * self.taken > passed {
+                self.begin_rest(now);
+                return false;
+            }
+            self.window = now;
+            self.taken = Duration::ZERO;
         }
         let new = self.meanwhile();
         self.seen += u64::from(new);
         self.heard = self.heard.saturating_add(new);
-        self.calm = self.calm.saturating_add(new);
-        if self.calm >= CALM {
-            self.rest = REST;
-        }
         new > 0
     }
 
-    /// Messages that the other ring has served since a sleep began.
-    pub(super) fn meanwhile(&self) -> u32 {
+    fn rests(&self, now: Instant) -> bool {
+        let needed = self.needed.map(|at| now.saturating_duration_since(at));
+        needed.is_some_and(|ago| ago < self.rest)
+    }
+
+    fn begin_rest(&mut self, now: Instant) {
+        let since = self.needed.map(|at| now.saturating_duration_since(at));
+        self.rest = match since {
+            Some(since) if since < AGAIN * self.rest => (2 * self.rest).min(REST_MAX),
+            _ => REST,
+        };
+        self.needed = Some(now);
+    }
+
+    /// The time between two messages of a client of which one came after the ring has waited for
+    /// this long.
+    pub(super) fn gap(&self, waited: Duration) -> Duration {
+        match self.meanwhile() {
+            others if others <= TURN => waited / (others + 1),
+            _ => waited,
+        }
+    }
+
+    /// Messages that the other ring has served since the last look.
+    fn meanwhile(&self) -> u32 {
         let new = self.others().saturating_sub(self.seen);
         u32::try_from(new).unwrap_or(u32::MAX)
     }
@@ -150,7 +187,7 @@ mod tests {
 
     impl Pair {
         fn new() -> Self {
-            let (company, now) = (Company::new(2), Instant::now());
+            let (company, now) = (Company::new(2, 2), Instant::now());
             let mut polls = Companion::new(&company, 0, now);
             polls.begin(now);
             let serves = Companion::new(&company, 1, now);
@@ -160,6 +197,16 @@ mod tests {
         fn look(&mut self, after: Duration) -> bool {
             self.now += after;
             self.polls.is_wanted(self.now)
+        }
+
+        /// Others run for this long between two looks, until the ring rests.
+        fn use_by_others(&mut self, run: Duration) {
+            let end = self.now + 2 * WINDOW;
+            while !self.polls.rests(self.now) {
+                assert!(self.now < end, "polls on");
+                self.serves.serves();
+                self.look(run);
+            }
         }
     }
 
@@ -183,43 +230,61 @@ mod tests {
 
     #[test]
     fn a_ring_whose_processor_is_used_rests_ever_longer() {
-        let mut pair = Pair::new();
-        let mut expected = REST;
-        for _ in 0..20 {
-            pair.serves.serves();
-            assert!(!pair.look(TAKEN));
-            let mut rested = Duration::ZERO;
-            loop {
+        // By one long run, or by many short ones.
+        for run in [WINDOW, 2 * BRIEF] {
+            let mut pair = Pair::new();
+            let mut expected = REST;
+            for _ in 0..20 {
+                pair.use_by_others(run);
+                // Not wanted until then, and found to be needed at once again.
+                pair.now += expected - 2 * SOON;
                 pair.polls.begin(pair.now);
                 pair.serves.serves();
-                if pair.look(SOON) {
-                    break;
-                }
-                pair.now += REST / 2;
-                rested += REST / 2;
+                assert!(!pair.look(SOON));
+                pair.polls.begin(pair.now);
+                pair.serves.serves();
+                assert!(pair.look(SOON), "{expected:?}");
+                expected = (2 * expected).min(REST_MAX);
             }
-            assert!(
-                rested.abs_diff(expected) <= REST,
-                "{rested:?}, {expected:?}"
-            );
-            expected = (2 * expected).min(REST_MAX);
+            // It was free for long.
+            pair.now += AGAIN * REST_MAX;
+            pair.polls.begin(pair.now);
+            pair.use_by_others(run);
+            assert_eq!(pair.polls.rest, REST);
         }
-        // Its processor was its own for a while.
-        for _ in 0..CALM {
+    }
+
+    #[test]
+    fn brief_runs_of_others_end_no_poll() {
+        let mut pair = Pair::new();
+        for n in 0..10_000 {
             pair.serves.serves();
-            pair.look(SOON);
+            let after = if n % 50 == 0 { 20 * SOON / 2 } else { SOON / 2 };
+            assert!(pair.look(after));
         }
-        assert_eq!(pair.polls.rest, REST);
+    }
+
+    #[test]
+    fn gap_of_a_client_that_goes_to_and_fro_is_that_of_its_messages() {
+        let mut pair = Pair::new();
+        let waited = Duration::from_micros(170);
+        pair.polls.begin(pair.now);
+        assert_eq!(pair.polls.gap(waited), waited);
+        (0..TURN).for_each(|_| pair.serves.serves());
+        assert_eq!(pair.polls.gap(waited), waited / (TURN + 1));
+        // They are another client's.
+        pair.serves.serves();
+        assert_eq!(pair.polls.gap(waited), waited);
     }
 
     #[test]
     fn rings_of_other_numbers_keep_no_company() {
-        for rings in [1, 3, 64] {
-            let (company, now) = (Company::new(rings), Instant::now());
+        for (rings, processors) in [(1, 1), (2, 64), (3, 3), (64, 64)] {
+            let (company, now) = (Company::new(rings, processors), Instant::now());
             let mut first = Companion::new(&company, 0, now);
             first.begin(now);
             Companion::new(&company, rings - 1, now).serves();
-            assert!(!first.is_wanted(now + SOON), "{rings}");
+            assert!(!first.is_wanted(now + SOON), "{rings} of {processors}");
         }
     }
 }

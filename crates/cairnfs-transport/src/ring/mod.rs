@@ -128,7 +128,7 @@ impl<S: Server> Prepared<S> {
         (counts, quiet): (&Arc<ByRings>, &Arc<Quiet>),
     ) -> io::Result<(Running, Option<io::Error>)> {
         let late = Arc::<Late>::default();
-        let company = Company::new(self.threads.len());
+        let company = Company::new(self.threads.len(), processors::online());
         for (number, waiting) in self.threads.iter().enumerate() {
             let common = Common {
                 late: Arc::clone(&late),

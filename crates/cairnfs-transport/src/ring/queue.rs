@@ -359,9 +359,7 @@ impl<I: Instance> Ring<I> {
     /// Serves the request that has arrived in an entry.
     fn serve(&mut self, at: usize, server: &Arc<impl Server>) -> io::Result<()> {
         if let Some(since) = self.waiting_since.take() {
-            // A client that went to and fro would have come sooner, had it stayed.
-            let messages = self.companion.meanwhile().saturating_add(1);
-            self.pace.slept(since.elapsed() / messages);
+            self.pace.slept(self.companion.gap(since.elapsed()));
         }
         let Some(slot) = self.slots.get_mut(at) else {
             return Ok(());

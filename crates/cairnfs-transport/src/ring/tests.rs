@@ -308,7 +308,7 @@ fn alone(late: Arc<Late>) -> Common {
     Common {
         late,
         quiet: Arc::default(),
-        companion: Companion::new(&Company::new(1), 0, Instant::now()),
+        companion: Companion::new(&Company::new(1, 1), 0, Instant::now()),
     }
 }
 
