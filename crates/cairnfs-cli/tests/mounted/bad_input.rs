@@ -463,7 +463,8 @@ fn lost_write_is_reported_with_inode_number() {
     if !able(&[]) {
         return;
     }
-    let place = Place::mounted("32M", "write=back");
+    let mut place = Place::new("32M");
+    place.mount_logged("write=back");
     overfill(&place.at("filler"));
     let ino = place.at("filler").metadata().unwrap().ino();
     let says = [format!("inode {ino}"), "No space left".into()];
