@@ -5,8 +5,8 @@
 //! each message, and each time a halted processor would have to be woken, which takes longer than
 //! the rest. While the other ring polls, its processor does not count as idle. With more than two
 //! processors the client finds another one, so rings do not do this. Neither does a ring of whose
-//! processor others take most: it is not idle then, and polling would take time from them. Pure:
-//! times come in as arguments.
+//! processor others take most: it is not idle then, and polling would take time from them.
+//! Rings share their counters of messages; times come in as arguments.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -127,17 +127,21 @@ impl Companion {
     }
 
     fn rests(&self, now: Instant) -> bool {
-        let needed = self.needed.map(|at| now.saturating_duration_since(at));
-        needed.is_some_and(|ago| ago < self.rest)
+        self.was_needed(now, self.rest)
     }
 
     fn begin_rest(&mut self, now: Instant) {
-        let since = self.needed.map(|at| now.saturating_duration_since(at));
-        self.rest = match since {
-            Some(since) if since < AGAIN * self.rest => (2 * self.rest).min(REST_MAX),
-            _ => REST,
+        self.rest = match self.was_needed(now, AGAIN * self.rest) {
+            true => (2 * self.rest).min(REST_MAX),
+            false => REST,
         };
         self.needed = Some(now);
+    }
+
+    /// Whether others needed this processor less than this time ago.
+    fn was_needed(&self, now: Instant, within: Duration) -> bool {
+        let needed = self.needed.map(|at| now.saturating_duration_since(at));
+        needed.is_some_and(|ago| ago < within)
     }
 
     /// The time between two messages of a client of which one came after the ring has waited for
@@ -259,7 +263,7 @@ mod tests {
         let mut pair = Pair::new();
         for n in 0..10_000 {
             pair.serves.serves();
-            let after = if n % 50 == 0 { 20 * SOON / 2 } else { SOON / 2 };
+            let after = if n % 50 == 0 { 10 * BRIEF } else { BRIEF / 2 };
             assert!(pair.look(after));
         }
     }
