@@ -211,10 +211,10 @@ impl Node {
             room = self
                 .cell(i)
                 .and_then(|(s, v, _)| room.checked_sub(CELL_HEADER + s.len() + v.len()))
-                .ok_or(("cells side by side", format!("cell {i}")))?;
+                .ok_or_else(|| ("cells side by side", format!("cell {i}")))?;
             let key = self
                 .raw_key(i)
-                .ok_or(("a whole cell", format!("cell {i}")))?;
+                .ok_or_else(|| ("a whole cell", format!("cell {i}")))?;
             if self.cell(i).is_some_and(|(s, ..)| s.last() == Some(&0)) {
                 return Err(("keys without trailing zeros", format!("cell {i}")));
             }
