@@ -1,5 +1,5 @@
 //! The worker threads: one for the log (pushes, the durability interval, the division of
-//! memory), one for merges.
+//! memory), with many processors more for pushes, and one for merges.
 //!
 //! They work for all open roots. A worker has no handle while it waits, so a dropped volume closes.
 
@@ -15,6 +15,9 @@ use crate::sync::thread::JoinHandle;
 
 /// How often memory is divided at least.
 const PERIOD: Duration = Duration::from_secs(5);
+
+/// Most workers that push at the same time. XFS formats as many checkpoints at once.
+const MOST_PUSHERS: usize = 4;
 
 /// The threads of an open volume.
 #[derive(Default)]
@@ -58,6 +61,12 @@ impl FileSystem {
         self.engine.workers.spawn("cairnfs-log", move || {
             work_log(&volume, &requests, interval)
         })?;
+        for _ in 0..more_pushers() {
+            let (volume, requests) = (Arc::downgrade(&self.engine), signals.clone());
+            self.engine
+                .workers
+                .spawn("cairnfs-push", move || work_pushes(&volume, &requests))?;
+        }
         let (volume, requests) = (Arc::downgrade(&self.engine), signals.clone());
         self.engine
             .workers
@@ -83,15 +92,20 @@ impl FileSystem {
     /// Does what the log's worker found to do. `syncs` says whether an interval after which everything
     /// is made durable has passed.
     pub(super) fn work(&self, work: LogWork, syncs: bool) -> Result<()> {
-        let core = self.core();
+        let (core, signals) = (self.core(), self.core().signals());
         match work {
-            LogWork::Push => {
-                let seq = core.journal().cil().seq();
-                core.journal().write_through(seq, core)
+            LogWork::Push(seq) => {
+                let pushed = match core.fsyncs().in_progress() {
+                    0 => core.journal().push(seq, core),
+                    // They wait for what is closed, so that should be one context.
+                    _ => core.journal().write_through(seq, core),
+                };
+                pushed.inspect_err(|_| signals.put_off(seq))
             }
             LogWork::Interval => {
                 // Before idle pages are given back: it leaves some.
                 self.divide_memory();
+                core.journal().rest();
                 Page::rest();
                 if !syncs {
                     return Ok(());
@@ -163,6 +177,29 @@ fn work_log(volume: &Weak<Engine>, signals: &Signals, interval: Option<Duration>
         };
         prefer(&fs, own);
         guarded(&fs, "log", || fs.work(work, syncs));
+    }
+}
+
+/// Number of threads that push besides the log's worker: one for each four processors in all.
+/// Formatting takes up to a sixth of the processor time of the creates whose changes it writes.
+fn more_pushers() -> usize {
+    if cfg!(test) {
+        return 1;
+    }
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    (processors / 4).clamp(1, MOST_PUSHERS) - 1
+}
+
+fn work_pushes(volume: &Weak<Engine>, signals: &Signals) {
+    let own = own_priority();
+    loop {
+        let work = signals.next_log_work(None);
+        let engine = volume.upgrade().filter(|_| work != LogWork::Stop);
+        let Some(fs) = engine.and_then(|engine| FileSystem::any(&engine)) else {
+            return;
+        };
+        prefer(&fs, own);
+        guarded(&fs, "push", || fs.work(work, false));
     }
 }
 

@@ -1,14 +1,23 @@
-//! Buffer in which a log record is assembled: its header, followed by the payload, aligned so that
+//! Buffers in which log records are assembled: the header, followed by the payload, aligned so that
 //! the device can write it without a copy.
 //!
-//! The memory for the largest record is allocated once and kept; pages that no record has reached
-//! are never touched.
+//! A buffer grows with its records up to the size of the largest. A few are kept for later records.
 
 use std::sync::Arc;
 
 use crate::device::AlignedBuf;
 use crate::format::BLOCK_SIZE;
 use crate::format::record::{HEADER_SIZE, MAX_RECORD_BLOCKS};
+use crate::sync::Mutex;
+
+/// Most buffers that are kept while the volume is busy: those of several pushes, and of an fsync.
+const SPARES: usize = 8;
+
+/// Size of a new buffer.
+const FIRST_BYTES: usize = 16 * BLOCK_SIZE;
+
+/// By how much a buffer grows at once.
+const GROWTH: usize = 4;
 
 const MAX_BYTES: usize = MAX_RECORD_BLOCKS as usize * BLOCK_SIZE;
 
@@ -45,6 +54,16 @@ impl RecordBytes {
         self.whole().get_mut(from..).unwrap_or_default()
     }
 
+    /// Makes the free space larger, unless the record has the largest size.
+    pub fn grow(&mut self) -> bool {
+        let buffer = Arc::get_mut(&mut self.buffer);
+        let Some(buffer) = buffer.filter(|b| b.len() < MAX_BYTES) else {
+            return false;
+        };
+        buffer.ensure((buffer.len() * GROWTH).min(MAX_BYTES));
+        true
+    }
+
     /// Extends the payload by `bytes` of the free space.
     pub fn added(&mut self, bytes: usize) {
         self.len += bytes;
@@ -72,22 +91,85 @@ impl RecordBytes {
     /// The whole buffer. A failed write may still hold the memory; then a new buffer is allocated,
     /// which happens only while the payload is empty.
     fn whole(&mut self) -> &mut [u8] {
-        if Arc::get_mut(&mut self.buffer).is_none_or(|b| b.len() < MAX_BYTES) {
-            self.buffer = Arc::new(AlignedBuf::zeroed(MAX_BYTES));
+        if Arc::get_mut(&mut self.buffer).is_none_or(|b| b.is_empty()) {
+            self.buffer = Arc::new(AlignedBuf::zeroed(FIRST_BYTES));
         }
         Arc::get_mut(&mut self.buffer).map_or(&mut [], |b| &mut **b)
     }
 }
 
+/// Buffers that no record uses. The one used last is the first to be taken: its memory is in the
+/// processor's cache.
+#[derive(Default)]
+pub(super) struct Spares(Mutex<Vec<RecordBytes>>);
+
+impl Spares {
+    /// An empty buffer.
+    pub fn take(&self) -> RecordBytes {
+        self.0.lock().pop().unwrap_or_default()
+    }
+
+    /// Keeps a buffer for a later record.
+    pub fn put(&self, mut bytes: RecordBytes) {
+        bytes.clear();
+        let mut spares = self.0.lock();
+        if spares.len() < SPARES {
+            spares.push(bytes);
+        }
+    }
+
+    /// Frees all buffers but one.
+    pub fn free(&self) {
+        self.0.lock().truncate(1);
+    }
+}
+
 #[cfg(test)]
+#[cfg(not(shuttle))]
 mod tests {
     use super::*;
     use crate::format::record::blocks_for;
 
     #[test]
+    fn buffer_grows_with_its_payload_to_the_largest_record() {
+        let mut record = RecordBytes::default();
+        let mut filled = 0;
+        loop {
+            let room = record.room();
+            room.fill(7);
+            let added = room.len();
+            filled += added;
+            record.added(added);
+            if !record.grow() {
+                break;
+            }
+        }
+        assert_eq!(record.len(), MAX_BYTES - HEADER_SIZE);
+        assert_eq!(record.len(), filled);
+        assert!(record.payload().iter().all(|byte| *byte == 7));
+        assert_eq!(record.close(&[1; HEADER_SIZE], MAX_BYTES).len(), MAX_BYTES);
+    }
+
+    #[test]
+    fn few_buffers_are_kept_and_one_at_rest() {
+        let spares = Spares::default();
+        let mut used = RecordBytes::default();
+        used.room()[0] = 1;
+        used.added(1);
+        spares.put(used);
+        assert_eq!(spares.take().len(), 0, "an empty payload");
+        for _ in 0..2 * SPARES {
+            spares.put(RecordBytes::default());
+        }
+        assert_eq!(spares.0.lock().len(), SPARES);
+        spares.free();
+        assert_eq!(spares.0.lock().len(), 1);
+    }
+
+    #[test]
     fn record_has_header_payload_and_zero_padding() {
         let mut record = RecordBytes::default();
-        assert_eq!(record.room().len(), MAX_BYTES - HEADER_SIZE);
+        assert_eq!(record.room().len(), FIRST_BYTES - HEADER_SIZE);
         record.room()[..5000].fill(7);
         record.added(5000);
         record.close(&[1; HEADER_SIZE], 2 * BLOCK_SIZE);

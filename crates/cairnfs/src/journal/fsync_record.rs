@@ -1,8 +1,9 @@
 //! Writing an fsync record: changes of the open context that are logged ahead of it.
 //!
-//! The writer holds the head's lock, so all earlier contexts are written, and the open one stays
-//! open. No thread commits while the record is gathered. The record is formatted and written while
-//! commits go on, because gathered vectors are not changed any more. Replay treats a record as a
+//! The record is gathered when all earlier contexts are written, and while the open one stays open
+//! and no thread commits: requests that arrive during an earlier write share the record. It is
+//! formatted and written while commits go on, because gathered vectors are not changed any more, and
+//! while other threads prepare later contexts for the log. Replay treats a record as a
 //! context of its own. The data that it refers to is written before the record or together with it,
 //! and need not be durable: the record holds checksums of that data, so one flush makes both
 //! durable. Data without checksums in the record is durable before the record is written.
@@ -13,7 +14,8 @@ use crate::device::Stamps;
 use crate::error::Result;
 use crate::format::record::FLAG_FSYNC;
 use crate::journal::cil::Context;
-use crate::journal::push::Head;
+use crate::journal::head::Head;
+use crate::journal::records::Records;
 use crate::journal::ring::CONTEXT_BASE;
 use crate::journal::vector::LogVector;
 use crate::journal::{Journal, LogSpaceReclaimer, Written};
@@ -72,25 +74,25 @@ impl Journal {
         gather: impl FnOnce(&Context) -> Gathered,
     ) -> Result<Written> {
         self.reserve(CONTEXT_BASE, reclaimer)?;
-        let mut head = self.head.lock();
-        let guard = self.storage.guard("an fsync was broken off");
-        let gathered = gather(&self.cil.still());
-        let result = match gathered {
+        let mut closing = self.turns.closing();
+        closing.wait_for_earlier();
+        let broken_off = "an fsync was broken off";
+        let gathered = self.or_fail(broken_off, || Ok(gather(&self.cil.still())))?;
+        match gathered {
             Gathered::Context => {
                 self.counters.whole_contexts.fetch_add(1, Ordering::Relaxed);
-                let (context, ()) = self.cil.swap(false, |_| ());
-                self.write_closed(&mut head, &context, &[])
+                self.write_closed(&mut self.close_context(closing), &[])
             }
-            Gathered::FsyncRecord(record) => self.write_gathered(&mut head, record),
-        };
-        if let Err(e) = &result {
-            self.storage.fail(e.clone());
+            Gathered::FsyncRecord(record) => {
+                let mut turn = closing.take_turn();
+                self.or_fail(broken_off, || self.write_gathered(turn.head(), record))
+            }
         }
-        guard.done();
-        result.map(|()| *self.written.lock())
     }
 
-    fn write_gathered(&self, head: &mut Head, record: FsyncRecord) -> Result<()> {
+    fn write_gathered(&self, head: &mut Head, record: FsyncRecord) -> Result<Written> {
+        let (vectors, paid) = self.with_copies(record.vectors);
+        let mut records = Records::new(record.seq, FLAG_FSYNC, &vectors, &record.checks);
         let start = head.position().lsn;
         let mut stamp = record.data.made;
         if record.data.waiting {
@@ -99,11 +101,11 @@ impl Journal {
             stamp = stamp.max(self.storage.staged_stamp());
         }
         self.data_first(stamp)?;
-        let (vectors, paid) = self.with_copies(record.vectors);
-        let any = self.write_entries(head, record.seq, FLAG_FSYNC, &vectors, &record.checks)?;
+        let any = self.write_records(head, Vec::new(), &mut records)?;
         self.return_unused_space(head, start, record.paid + paid + CONTEXT_BASE);
+        let before = *self.written.lock();
         if !any {
-            return Ok(());
+            return Ok(before);
         }
         let counters = &self.counters;
         counters.fsync_records.fetch_add(1, Ordering::Relaxed);
@@ -112,8 +114,8 @@ impl Journal {
             .fetch_add(vectors.len() as u64, Ordering::Relaxed);
         let blocks = head.position().lsn - start;
         counters.fsync_blocks.fetch_add(blocks, Ordering::Relaxed);
-        let before = self.written.lock().seq;
-        self.note_written(head, before);
-        self.flush_far(head)
+        let written = self.note_written(head, before.seq);
+        self.flush_far(head)?;
+        Ok(written)
     }
 }

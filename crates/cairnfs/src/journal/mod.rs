@@ -1,16 +1,23 @@
 //! Delayed logging: changes gather in a context in memory; a push writes the context to the log.
 //!
 //! Floor 2: uses device, format, space's [`crate::space::BlockRun`] and errors. Contexts are
-//! written in the order of their sequence numbers, one push at a time, under the head's lock.
-//! Commits that insert changes never take that lock. A context is valid once all its records are
-//! valid, so there is no separate commit record.
+//! written in the order of their sequence numbers, one at a time, under the head's lock; their
+//! records are formatted before, also by several threads at once ([`head`]). Commits that insert
+//! changes take no lock of these. A context is valid once all its records are valid, so there is no
+//! separate commit record.
 
 mod ablation;
 mod bytes;
 pub mod cil;
 pub mod fsync_record;
+mod head;
 pub mod position;
 mod push;
+#[cfg(test)]
+#[cfg(not(shuttle))]
+#[path = "tests/pushes.rs"]
+mod pushes;
+mod records;
 pub mod recover;
 pub mod ring;
 #[cfg(test)]
@@ -28,9 +35,11 @@ use crate::device::{Storage, waiting};
 use crate::error::{Error, Result};
 use crate::fault::{self, InjectedFault};
 use crate::format::superblock::Superblock;
-use crate::journal::cil::{Cil, Context, Filled};
+use crate::journal::bytes::Spares;
+use crate::journal::cil::{Cil, Filled};
+use crate::journal::head::{Closing, Head, Turns};
 use crate::journal::position::LogPosition;
-use crate::journal::push::Head;
+use crate::journal::push::Closed;
 use crate::journal::ring::{CONTEXT_BASE, Ring};
 use crate::journal::signals::Signals;
 use crate::journal::vector::LogVector;
@@ -41,7 +50,7 @@ use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// Smallest and largest soft limit of a context, in log bytes. A context of this size starts a
-/// background push; an fsync that arrives during the push waits for it.
+/// background push; an fsync that arrives during pushes waits for them.
 const SOFT_LIMIT: std::ops::RangeInclusive<i64> = (256 << 10)..=(512 << 10);
 
 /// Smallest and largest hard limit of a context, in log bytes. Beyond it committers wait for the
@@ -77,7 +86,7 @@ pub struct JournalCounters {
     pub cancelled: AtomicU64,
     /// Log bytes of the largest context.
     pub largest: AtomicU64,
-    /// Time to write a context.
+    /// Time from closing a context to the end of its write.
     pub pushes: Latency,
     /// Time that committers waited because the context was too large.
     pub throttled: Latency,
@@ -134,7 +143,8 @@ pub struct Journal {
     nonce: u64,
     cil: Cil,
     ring: Ring,
-    head: CachePadded<Mutex<Head>>,
+    turns: Turns,
+    spares: Spares,
     written: CachePadded<Mutex<Written>>,
     durable_seq: AtomicU64,
     durable_lsn: AtomicU64,
@@ -164,7 +174,8 @@ impl Journal {
             nonce,
             cil: Cil::new(seq, superblock.merged_seq.get()),
             ring: Ring::new(log_blocks, tail, end.lsn - tail),
-            head: CachePadded::new(Mutex::new(Head::new(end, seq - 1))),
+            turns: Turns::new(end, seq - 1),
+            spares: Spares::default(),
             written: CachePadded::new(Mutex::new(Written {
                 seq: seq - 1,
                 lsn: end.lsn,
@@ -285,12 +296,13 @@ impl Journal {
         }
         let many = filled.charged >= self.soft_limit() || filled.changes >= MANY_CHANGES;
         if many && self.signals.has_workers() {
-            self.signals.want_push();
+            self.signals.want_push(seq);
         }
         Ok(())
     }
 
     /// Returns once the context `seq` and all earlier ones are written. They need not be durable.
+    /// Threads that wait here at the same time share a context.
     ///
     /// # Errors
     /// The device's failure.
@@ -298,35 +310,49 @@ impl Journal {
         if self.written.lock().seq >= seq {
             return self.storage.check();
         }
-        self.reserve(CONTEXT_BASE, reclaimer)?;
-        let mut head = self.head.lock();
-        if self.written.lock().seq >= seq || self.cil.hold().is_empty() {
-            self.ring.give(CONTEXT_BASE);
-            // Another push overtook this one. Reset the request, so that a later one is seen.
-            self.signals.pushed();
-            return self.storage.check();
-        }
-        let (context, ()) = self.cil.swap(false, |_| ());
-        self.write_closed(&mut head, &context, &[])
+        self.write_open(seq, reclaimer, |closing| closing.wait_for_earlier())
     }
 
-    /// Writes a closed context, with the changes of `roots` as its last entries. If it does not
-    /// reach the log, the commits in it are lost, and every later context would be invalid; so an
-    /// error fails the volume.
-    fn write_closed(
-        &self,
-        head: &mut Head,
-        context: &Context,
-        roots: &[Arc<LogVector>],
-    ) -> Result<()> {
-        let guard = self.storage.guard("a push to the log was broken off");
-        let pushes = &self.counters.pushes;
-        let result = pushes.time(|| self.write_context(head, context, roots));
-        if let Err(e) = &result {
-            self.storage.fail(e.clone());
+    /// Closes the context `seq`, if it is open, and writes it. Earlier ones may be on their way to
+    /// the log, so only a few threads may call this: an fsync waits for all of them.
+    ///
+    /// # Errors
+    /// The device's failure.
+    pub fn push(&self, seq: u64, reclaimer: &dyn LogSpaceReclaimer) -> Result<()> {
+        if self.cil.seq() > seq {
+            return self.storage.check();
         }
-        guard.done();
-        result
+        self.write_open(seq, reclaimer, |_| ())
+    }
+
+    /// Writes the context `seq`, if it is still open after `wait` and not empty.
+    fn write_open(
+        &self,
+        seq: u64,
+        reclaimer: &dyn LogSpaceReclaimer,
+        wait: impl FnOnce(&mut Closing<'_>),
+    ) -> Result<()> {
+        self.reserve(CONTEXT_BASE, reclaimer)?;
+        let mut closing = self.turns.closing();
+        wait(&mut closing);
+        if self.cil.seq() > seq || self.cil.hold().is_empty() {
+            // Another push overtook this one.
+            self.ring.give(CONTEXT_BASE);
+            return self.storage.check();
+        }
+        let mut closed = self.close_context(closing);
+        self.write_closed(&mut closed, &[]).map(|_| ())
+    }
+
+    /// Closes the open context.
+    fn close_context<'a>(&self, closing: Closing<'a>) -> Closed<'a> {
+        let (context, ()) = self.cil.swap(false, |_| ());
+        Closed::new(closing.take_turn(), context)
+    }
+
+    /// Frees memory that only pushes of large contexts need. Call it periodically.
+    pub fn rest(&self) {
+        self.spares.free();
     }
 
     /// Returns once the context `seq` and all earlier ones are durable.
@@ -395,12 +421,18 @@ impl Journal {
         paid: i64,
         take: impl FnOnce(u64) -> Result<(R, Vec<Arc<LogVector>>)>,
     ) -> Result<MergePoint<R>> {
-        let mut head = self.head.lock();
+        // A merge that closed its context early would free committers of the hard limit, until the
+        // log is full and all others wait as well.
+        let mut closing = self.turns.closing();
+        closing.wait_for_earlier();
         let (context, (taken, roots)) = self.cil.try_swap(true, take)?;
-        context.charge(paid);
-        self.write_closed(&mut head, &context, &roots)?;
+        let mut closed = Closed::new(closing.take_turn(), context);
+        closed.charge(paid);
+        self.write_closed(&mut closed, &roots)?;
+        let seq = closed.seq();
+        let head = closed.head();
         Ok(MergePoint {
-            seq: context.seq,
+            seq,
             logged_seq: head.logged_seq,
             end: head.position(),
             freed: std::mem::take(&mut head.freed),
@@ -422,20 +454,22 @@ impl Journal {
     /// # Errors
     /// The device's failure.
     pub fn write_mount_record(&self) -> Result<()> {
-        let mut head = self.head.lock();
-        let (context, ()) = self.cil.swap(false, |_| ());
-        self.write_mount(&mut head, context.seq)?;
-        drop(head);
+        let mut closed = self.close_context(self.turns.closing());
+        let seq = closed.seq();
+        self.write_mount(closed.head(), seq)?;
+        drop(closed);
         fault::unless(InjectedFault::MountRecordUnflushed, || self.flush())
     }
 
-    fn note_written(&self, head: &Head, seq: u64) {
+    fn note_written(&self, head: &Head, seq: u64) -> Written {
         let position = head.position();
-        *self.written.lock() = Written {
+        let written = Written {
             seq,
             lsn: position.lsn,
             chain: position.chain,
             stamp: self.storage.stamp(),
         };
+        *self.written.lock() = written;
+        written
     }
 }

@@ -1,8 +1,8 @@
-//! Writing a closed context to the log: vectors are formatted into records, which are written
-//! sequentially.
+//! Writing to the log: a closed context, and the records of any kind, which get their headers and
+//! are written sequentially.
 //!
-//! Runs under the head's lock and takes no other lock except each vector's own for the copy. Data
-//! that the context refers to is durable before the first record that refers to it is written.
+//! Each write has its turn ([`super::head`]) and holds the head's lock meanwhile. Data that a
+//! context refers to is durable before the first record that refers to it is written.
 
 use std::sync::Arc;
 
@@ -13,77 +13,139 @@ use crate::device::{AlignedBuf, Piece};
 use crate::error::{Error, Result};
 use crate::fault::{self, InjectedFault, is_injected};
 use crate::format::geometry::LOG_START;
-use crate::format::record::{
-    FLAG_FSYNC, FLAG_LAST, FLAG_MOUNT, FLAG_ROOTS, RecordHeader, blocks_for,
-};
+use crate::format::record::{FLAG_LAST, FLAG_MOUNT, FLAG_ROOTS, RecordHeader, blocks_for};
 use crate::format::{BLOCK_SIZE, checksum};
-use crate::journal::Journal;
-use crate::journal::bytes::RecordBytes;
 use crate::journal::cil::{Context, Drained};
-use crate::journal::position::{FLUSH_EVERY, LogPosition};
+use crate::journal::head::{Head, Turn};
+use crate::journal::position::FLUSH_EVERY;
+use crate::journal::records::{Record, Records};
 use crate::journal::ring::CONTEXT_BASE;
-use crate::journal::vector::{LogVector, Logged};
-use crate::prefetch::prefetch;
-use crate::space::BlockRun;
+use crate::journal::vector::LogVector;
+use crate::journal::{Journal, Written};
 use crate::sync::atomic::Ordering;
 
-/// Vectors that are prefetched together.
-const FETCHED: usize = 32;
+/// Records that a push formats before its turn. The rest of a larger context is formatted in its
+/// turn, record by record, which bounds the memory for it.
+const AHEAD: usize = if cfg!(test) { 1 } else { 4 };
 
-/// The end of the log, and the state that is kept between pushes.
-pub struct Head {
-    lsn: u64,
-    chain: u64,
-    /// Largest sequence of a context, fsync record or mount record that is in the log as a whole. A
-    /// closed context has a larger one if all its items were cancelled: it has no record.
-    pub(super) logged_seq: u64,
-    flushed_lsn: u64,
-    record: RecordBytes,
-    /// Runs freed by contexts written since the last merge began.
-    pub(super) freed: Vec<BlockRun>,
+/// A closed context on its way to the log.
+pub(super) struct Closed<'a> {
+    // Dropped in this order: the next turn does not wait until the items are freed.
+    turn: Turn<'a>,
+    context: Arc<Context>,
+    vectors: Vec<Arc<LogVector>>,
 }
 
-impl Head {
-    pub(super) fn new(end: LogPosition, logged_seq: u64) -> Self {
+impl<'a> Closed<'a> {
+    pub(super) fn new(turn: Turn<'a>, context: Arc<Context>) -> Self {
         Self {
-            lsn: end.lsn,
-            chain: end.chain,
-            logged_seq,
-            flushed_lsn: end.lsn,
-            record: RecordBytes::default(),
-            freed: Vec::new(),
+            turn,
+            context,
+            vectors: Vec::new(),
         }
     }
 
-    pub(super) fn position(&self) -> LogPosition {
-        LogPosition {
-            lsn: self.lsn,
-            chain: self.chain,
-        }
+    /// Its context's sequence.
+    pub(super) fn seq(&self) -> u64 {
+        self.context.seq
     }
-}
 
-/// Header fields of a record besides those derived from its payload.
-struct Part {
-    seq: u64,
-    part: u32,
-    entries: u32,
-    flags: u32,
-    /// Bytes of checks at the payload's end.
-    checks: u32,
+    /// The log's head, when it is the context's turn: once it is written, it ends there.
+    pub(super) fn head(&mut self) -> &mut Head {
+        self.turn.head()
+    }
+
+    /// Accounts log bytes that were reserved for it besides those of its commits.
+    pub(super) fn charge(&self, bytes: i64) {
+        self.context.charge(bytes);
+    }
 }
 
 impl Journal {
-    /// Writes a closed context; its log space was charged when it was filled. The changes of
-    /// `roots` are its last entries: a record that has them closes its context.
-    pub(super) fn write_context(
+    /// Writes a closed context, with the changes of `roots` as its last entries. Returns how far the
+    /// log is written then. The turn is over when `closed` is dropped.
+    pub(super) fn write_closed(
         &self,
-        head: &mut Head,
-        context: &Context,
+        closed: &mut Closed<'_>,
         roots: &[Arc<LogVector>],
-    ) -> Result<()> {
+    ) -> Result<Written> {
+        self.or_fail("a push to the log was broken off", || {
+            let pushes = &self.counters.pushes;
+            pushes.time(|| self.write_context(closed, roots))
+        })
+    }
+
+    /// Fails the volume if `write` fails or panics: if changes do not reach the log, their commits
+    /// are lost, and every later context would be invalid. The caller has the turn, or the right to
+    /// take the next one, so nothing later is written before that.
+    pub(super) fn or_fail<T>(
+        &self,
+        broken_off: &'static str,
+        write: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        let guard = self.storage.guard(broken_off);
+        let result = write();
+        if let Err(e) = &result {
+            self.storage.fail(e.clone());
+        }
+        guard.done();
+        result
+    }
+
+    /// Its log space was charged when the context was filled. A record that has changes of roots
+    /// closes its context.
+    fn write_context(&self, closed: &mut Closed<'_>, roots: &[Arc<LogVector>]) -> Result<Written> {
+        let context = &closed.context;
+        let Drained {
+            vectors,
+            mut freed,
+            charged,
+            died,
+        } = context.drain();
+        let largest = &self.counters.largest;
+        largest.fetch_max(charged.max(0) as u64, Ordering::Relaxed);
+        let (vectors, paid) = self.with_copies(vectors);
+        closed.vectors = vectors;
+        closed.vectors.extend_from_slice(roots);
+        let flags = match roots {
+            [] => 0,
+            _ => FLAG_ROOTS,
+        };
+        let mut records = Records::new(context.seq, flags, &closed.vectors, &[]);
+        let ahead = self.format_ahead(&mut records)?;
+        if !context.has_staged() {
+            // Before the turn, so that contexts on their way share a flush.
+            self.data_first(context.data_stamp())?;
+        }
+
+        let head = closed.turn.head();
         let start = head.lsn;
         self.storage.check()?;
+        self.write_data_of(context)?;
+        head.freed.append(&mut freed);
+        if self.write_records(head, ahead, &mut records)? {
+            self.counters.contexts.fetch_add(1, Ordering::Relaxed);
+        }
+        let died = died + records.cancelled();
+        self.counters.cancelled.fetch_add(died, Ordering::Relaxed);
+        self.return_unused_space(head, start, charged + paid + CONTEXT_BASE);
+        let written = self.note_written(head, context.seq);
+        self.flush_far(head)?;
+        Ok(written)
+    }
+
+    fn format_ahead(&self, records: &mut Records<'_>) -> Result<Vec<Record>> {
+        let mut ahead = Vec::new();
+        while ahead.len() < AHEAD
+            && let Some(record) = records.next(&self.spares)?
+        {
+            ahead.push(record);
+        }
+        Ok(ahead)
+    }
+
+    /// Makes the data durable that a context's entries refer to.
+    fn write_data_of(&self, context: &Context) -> Result<()> {
         fault::unless(InjectedFault::StagedWithContext, || {
             self.storage.write_with_staged(&[])
         })?;
@@ -92,30 +154,7 @@ impl Journal {
         } else {
             0
         };
-        self.data_first(context.data_stamp().max(staged))?;
-        let Drained {
-            vectors,
-            mut freed,
-            charged,
-            died,
-        } = context.drain();
-        self.counters.cancelled.fetch_add(died, Ordering::Relaxed);
-        let largest = &self.counters.largest;
-        largest.fetch_max(charged.max(0) as u64, Ordering::Relaxed);
-        head.freed.append(&mut freed);
-        let (mut vectors, paid) = self.with_copies(vectors);
-        vectors.extend_from_slice(roots);
-        let flags = match roots {
-            [] => 0,
-            _ => FLAG_ROOTS,
-        };
-        if self.write_entries(head, context.seq, flags, &vectors, &[])? {
-            self.counters.contexts.fetch_add(1, Ordering::Relaxed);
-        }
-        self.return_unused_space(head, start, charged + paid + CONTEXT_BASE);
-        self.note_written(head, context.seq);
-        self.signals.pushed();
-        self.flush_far(head)
+        self.data_first(context.data_stamp().max(staged))
     }
 
     /// Writes the data that is staged now. The caller must not hold a lock of a file's state.
@@ -126,8 +165,7 @@ impl Journal {
         if self.storage.has_none_staged() {
             return Ok(());
         }
-        let _head = self.head.lock();
-        self.storage.write_with_staged(&[])
+        self.turns.pause(|| self.storage.write_with_staged(&[]))
     }
 
     /// Makes data up to `stamp` durable before a record that refers to it is written.
@@ -141,90 +179,26 @@ impl Journal {
         self.storage.order_through(stamp)
     }
 
-    /// Writes items in as many records as they need. A context's records leave out the items that
-    /// fsync records have logged. Returns whether anything was written.
-    pub(super) fn write_entries(
+    /// Writes records that are formatted, and then the others of `records`. Returns whether there
+    /// was any.
+    pub(super) fn write_records(
         &self,
         head: &mut Head,
-        seq: u64,
-        flags: u32,
-        vectors: &[Arc<LogVector>],
-        checks: &[u8],
+        formatted: Vec<Record>,
+        records: &mut Records<'_>,
     ) -> Result<bool> {
-        let mut part = Part {
-            seq,
-            part: 0,
-            entries: 0,
-            flags,
-            checks: 0,
-        };
-        let mut left = vectors;
-        loop {
-            let (bytes, rest) = self.put_entries(head.record.room(), left, &mut part);
-            head.record.added(bytes);
-            left = rest;
-            if left.is_empty() {
-                break;
+        let mut any = false;
+        let others = std::iter::from_fn(|| records.next(&self.spares).transpose());
+        for record in formatted.into_iter().map(Ok).chain(others) {
+            let record = record?;
+            let is_last = record.is_last();
+            self.write_record(head, record)?;
+            if !is_last {
+                self.flush_far(head)?;
             }
-            if part.entries == 0 {
-                return Err(Error::Invalid("an item larger than a log record"));
-            }
-            self.write_record(head, &part)?;
-            self.flush_far(head)?;
-            part.part += 1;
-            part.entries = 0;
-        }
-        let any = part.part > 0 || part.entries > 0;
-        if any {
-            if head.record.room().len() < checks.len() {
-                self.write_record(head, &part)?;
-                part.part += 1;
-                part.entries = 0;
-            }
-            let Some(room) = head.record.room().get_mut(..checks.len()) else {
-                return Err(Error::Invalid("checks larger than a log record"));
-            };
-            room.copy_from_slice(checks);
-            head.record.added(checks.len());
-            part.checks = checks.len() as u32;
-            part.flags |= FLAG_LAST;
-            self.write_record(head, &part)?;
+            any = true;
         }
         Ok(any)
-    }
-
-    /// Puts as many items into a record as fit. Returns the bytes they take, and the remaining
-    /// items.
-    fn put_entries<'v>(
-        &self,
-        mut room: &mut [u8],
-        vectors: &'v [Arc<LogVector>],
-        part: &mut Part,
-    ) -> (usize, &'v [Arc<LogVector>]) {
-        let (mut bytes, mut done) = (0, 0);
-        let of_group = part.flags & FLAG_FSYNC != 0;
-        'full: for some in vectors.chunks(FETCHED) {
-            some.iter().for_each(|vector| prefetch(&**vector));
-            for vector in some {
-                if vector.is_logged() && !of_group {
-                    done += 1;
-                    continue;
-                }
-                match vector.log_to(room) {
-                    Logged::Added(used) => {
-                        room = room.get_mut(used..).unwrap_or_default();
-                        bytes += used;
-                        part.entries += 1;
-                    }
-                    Logged::Nothing => {
-                        self.counters.cancelled.fetch_add(1, Ordering::Relaxed);
-                    }
-                    Logged::Full => break 'full,
-                }
-                done += 1;
-            }
-        }
-        (bytes, vectors.get(done..).unwrap_or_default())
     }
 
     /// Gives back the part of `paid` (bytes) that the records since `start` did not use.
@@ -251,31 +225,30 @@ impl Journal {
 
     /// Writes a mount record. It is paid from the base of the context `seq`.
     pub(super) fn write_mount(&self, head: &mut Head, seq: u64) -> Result<()> {
-        head.record.clear();
         if head.lsn + 1 - self.ring.tail() > self.log_blocks {
             return Err(Error::Invalid(
                 "the log has no room for one more mount; open the volume read-only to save its files",
             ));
         }
-        self.write_record(
-            head,
-            &Part {
-                seq,
-                part: 0,
-                entries: 0,
-                flags: FLAG_MOUNT | FLAG_LAST,
-                checks: 0,
-            },
-        )?;
+        let bytes = self.spares.take();
+        let record = Record {
+            seq,
+            part: 0,
+            entries: 0,
+            flags: FLAG_MOUNT | FLAG_LAST,
+            checks: 0,
+            crc: checksum::crc(bytes.payload()),
+            bytes,
+        };
+        self.write_record(head, record)?;
         self.note_written(head, seq);
-        self.signals.pushed();
         // The next context needs a full base; the mount record used one block of the old one.
         self.ring.take(BLOCK_SIZE as i64);
         Ok(())
     }
 
-    fn write_record(&self, head: &mut Head, part: &Part) -> Result<()> {
-        let len = head.record.len();
+    fn write_record(&self, head: &mut Head, mut record: Record) -> Result<()> {
+        let len = record.bytes.len();
         let blocks = blocks_for(len);
         let occupied = head.lsn + blocks - self.ring.tail();
         assert!(
@@ -284,19 +257,19 @@ impl Journal {
             self.log_blocks
         );
         let mut header = RecordHeader {
-            flags: U32::new(part.flags),
+            flags: U32::new(record.flags),
             uuid: self.uuid,
             nonce: U64::new(self.nonce),
             lsn: U64::new(head.lsn),
             chain: U64::new(head.chain),
-            seq: U64::new(part.seq),
+            seq: U64::new(record.seq),
             durable_lsn: U64::new(self.durable_lsn()),
             generation: U64::new(self.generation.load(Ordering::Acquire)),
-            part: U32::new(part.part),
-            entries: U32::new(part.entries),
+            part: U32::new(record.part),
+            entries: U32::new(record.entries),
             payload_len: U32::new(len as u32),
-            payload_crc: U32::new(checksum::crc(head.record.payload())),
-            checks_len: U32::new(part.checks),
+            payload_crc: U32::new(record.crc),
+            checks_len: U32::new(record.checks),
             ..RecordHeader::default()
         };
         fault::inject(InjectedFault::DurableLsnAhead, || {
@@ -304,21 +277,21 @@ impl Journal {
         });
         header.seal();
         let bytes = blocks as usize * BLOCK_SIZE;
-        let buffer = head.record.close(header.as_bytes(), bytes);
+        let buffer = record.bytes.close(header.as_bytes(), bytes);
         self.write_ring(head.lsn, buffer, bytes)?;
         head.lsn += blocks;
         head.chain = header.checksum.get();
-        if part.flags & FLAG_LAST != 0 {
-            head.logged_seq = part.seq;
+        if record.is_last() {
+            head.logged_seq = record.seq;
         }
-        head.record.clear();
         self.counters.records.fetch_add(1, Ordering::Relaxed);
         self.counters
             .log_bytes
             .fetch_add(bytes as u64, Ordering::Relaxed);
         self.counters
             .entries
-            .fetch_add(u64::from(part.entries), Ordering::Relaxed);
+            .fetch_add(u64::from(record.entries), Ordering::Relaxed);
+        self.spares.put(record.bytes);
         Ok(())
     }
 

@@ -5,12 +5,13 @@
 
 use std::time::{Duration, Instant};
 
-use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Condvar, Mutex};
 
 #[derive(Default)]
 struct Requests {
-    push: bool,
+    /// Sequence of the newest context that is to be pushed.
+    push: Option<u64>,
     merge: bool,
     settle: bool,
     drop: bool,
@@ -24,15 +25,16 @@ pub struct Signals {
     log: Condvar,
     merge: Condvar,
     workers: AtomicBool,
-    push_wanted: AtomicBool,
+    /// Largest sequence for which a push was requested.
+    push_wanted: AtomicU64,
     merge_wanted: AtomicBool,
 }
 
-/// Why the log worker woke up.
+/// Why a log worker woke up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogWork {
-    /// The open context passed its soft limit.
-    Push,
+    /// The context of this sequence passed its soft limit.
+    Push(u64),
     /// The durability interval has passed.
     Interval,
     /// The volume closes.
@@ -63,12 +65,20 @@ impl Signals {
         self.workers.store(running, Ordering::Release);
     }
 
-    /// Asks for a push.
-    pub fn want_push(&self) {
-        if !self.push_wanted.swap(true, Ordering::AcqRel) {
-            self.requests.lock().push = true;
+    /// Asks for a push of the context `seq`; only the first request for it counts.
+    pub fn want_push(&self, seq: u64) {
+        let wanted = &self.push_wanted;
+        if wanted.load(Ordering::Relaxed) < seq && wanted.fetch_max(seq, Ordering::AcqRel) < seq {
+            let mut requests = self.requests.lock();
+            requests.push = requests.push.max(Some(seq));
             self.log.notify_one();
         }
+    }
+
+    /// Called when a push of the context `seq` was put off: a request for it counts again.
+    pub fn put_off(&self, seq: u64) {
+        let wanted = &self.push_wanted;
+        let _ = wanted.compare_exchange(seq, seq - 1, Ordering::AcqRel, Ordering::Relaxed);
     }
 
     /// Asks for a merge.
@@ -89,11 +99,6 @@ impl Signals {
     pub fn want_drop(&self) {
         self.requests.lock().drop = true;
         self.merge.notify_one();
-    }
-
-    /// Called after a push: the next commit beyond the limit makes a new request.
-    pub fn pushed(&self) {
-        self.push_wanted.store(false, Ordering::Release);
     }
 
     /// Called when a merge begins: a thread that needs more space makes a new request.
@@ -120,10 +125,14 @@ impl Signals {
                 None => Duration::from_secs(3600),
             };
             if wait.is_zero() {
+                if requests.push.is_some() {
+                    // This thread may have been woken for it.
+                    self.log.notify_one();
+                }
                 return LogWork::Interval;
             }
-            if std::mem::take(&mut requests.push) {
-                return LogWork::Push;
+            if let Some(seq) = requests.push.take() {
+                return LogWork::Push(seq);
             }
             self.log.wait_for(&mut requests, wait);
         }
@@ -147,5 +156,46 @@ impl Signals {
             }
             self.merge.wait(&mut requests);
         }
+    }
+}
+
+#[cfg(test)]
+#[cfg(not(shuttle))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn push_of_a_context_is_asked_for_once_unless_it_was_put_off() {
+        let signals = Signals::default();
+        let next = || signals.next_log_work(Some(Instant::now() + Duration::from_millis(1)));
+        signals.want_push(7);
+        signals.want_push(7);
+        assert_eq!(next(), LogWork::Push(7));
+        signals.want_push(7);
+        signals.want_push(6);
+        assert_eq!(next(), LogWork::Interval);
+        signals.put_off(7);
+        signals.want_push(7);
+        assert_eq!(next(), LogWork::Push(7));
+        signals.want_push(8);
+        signals.put_off(7);
+        signals.want_push(8);
+        assert_eq!(next(), LogWork::Push(8));
+        assert_eq!(next(), LogWork::Interval);
+    }
+
+    #[test]
+    fn push_that_one_worker_leaves_is_done_by_another() {
+        let signals = Signals::default();
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| signals.next_log_work(None));
+            signals.want_push(7);
+            // Whoever was woken, the other worker gets it.
+            assert_eq!(
+                signals.next_log_work(Some(Instant::now())),
+                LogWork::Interval
+            );
+            assert_eq!(other.join().unwrap(), LogWork::Push(7));
+        });
     }
 }

@@ -146,6 +146,10 @@ pub struct Commit<'a> {
     pub(super) core: &'a Core,
     /// The tree that it changes.
     pub(super) items: &'a ItemStore,
+    /// Set from the first change until `finish`: dirty sets hold changes that no context has yet.
+    /// Before `hold`, because it fails the volume when it is dropped, and no push may write the
+    /// context before that.
+    pub(super) unfinished: Option<Guard<'a>>,
     hold: Hold<'a>,
     pub(super) vectors: SmallVec<[Arc<LogVector>; 8]>,
     freed: SmallVec<[BlockRun; 4]>,
@@ -159,8 +163,6 @@ pub struct Commit<'a> {
     pub(super) deleted: u64,
     /// What delayed data had reserved, and the bytes that its items need.
     delayed: Option<(Delayed, u64)>,
-    /// Set from the first change until `finish`: dirty sets hold changes that no context has yet.
-    pub(super) unfinished: Option<Guard<'a>>,
     /// What has begun to change is not broken off.
     _insist: Insist,
 }

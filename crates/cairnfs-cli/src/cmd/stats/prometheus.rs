@@ -79,7 +79,10 @@ const HELP: &[(&str, &str)] = &[
     ("page_bytes", "Memory of file data that is not written."),
     ("push_largest_bytes", "Largest context written to the log."),
     ("push_longest_ns", "Longest push of a context to the log."),
-    ("push_ns", "Time of pushes to the log."),
+    (
+        "push_ns",
+        "Time of pushes to the log, from closing a context to the end of its write.",
+    ),
     ("pushes", "Pushes to the log."),
     (
         "replayed_bytes",

@@ -13,14 +13,15 @@ use crate::format::BLOCK_SIZE;
 use crate::format::geometry::LOG_START;
 use crate::format::key::Key;
 use crate::format::superblock::Superblock;
-use crate::journal::cil::Filled;
+use crate::journal::cil::{Context, Filled};
+use crate::journal::fsync_record::{FsyncRecord, Gathered};
 use crate::journal::position::LogPosition;
 use crate::journal::recover::{read_context, scan};
 use crate::journal::ring::{CONTEXT_BASE, Ring};
 use crate::journal::signals::{LogWork, MergeWork, Signals};
 use crate::journal::vector::{Change, LogVector, charge_for};
 use crate::journal::{Journal, LogSpaceReclaimer};
-use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::explore::{Cost, explore};
 use crate::sync::{Mutex, thread, wait_for_ever};
 
@@ -170,6 +171,70 @@ fn commits_are_logged_once_in_the_context_they_hold() {
                         let seq = log.journal.cil().seq();
                         log.journal.write_through(seq, &no_merge).unwrap();
                     }
+                }
+            }),
+        ];
+        for thread in threads {
+            thread.join().unwrap();
+        }
+        log.check();
+    });
+}
+
+/// Commits values of an object that is new each time, and logs each ahead of its context.
+fn fsyncer(log: &Arc<Log>, objects: std::ops::Range<u64>) -> thread::JoinHandle<()> {
+    let log = log.clone();
+    thread::spawn(move || {
+        for object in objects {
+            let mut slot = None;
+            log.commit(object, &[7; 30], &mut slot);
+            let vector = slot.unwrap();
+            let gather = |context: &Context| {
+                let mut record = FsyncRecord {
+                    seq: context.seq,
+                    ..FsyncRecord::default()
+                };
+                if vector.seq() == context.seq {
+                    record.take(context, &vector);
+                }
+                Gathered::FsyncRecord(record)
+            };
+            let written = log.journal.write_fsync_record(&no_merge, gather).unwrap();
+            log.journal.flush_written(&written).unwrap();
+            let (found, _) = log.found(&log.disk.durable());
+            assert_eq!(found.get(&(vector.seq(), object)), Some(&vec![7; 30]));
+        }
+    })
+}
+
+#[test]
+fn fsync_records_are_logged_once_beside_pushes_and_merge_points() {
+    explore("journal: fsyncs, pushes, merges", Cost::Small, || {
+        wait_for_ever(true);
+        let log = Log::new();
+        let threads = [
+            fsyncer(&log, 20..22),
+            fsyncer(&log, 30..31),
+            committer(&log, 40, true),
+            thread::spawn({
+                let log = log.clone();
+                move || {
+                    for _ in 0..2 {
+                        let seq = log.journal.cil().seq();
+                        log.journal.push(seq, &no_merge).unwrap();
+                    }
+                }
+            }),
+            thread::spawn({
+                let log = log.clone();
+                move || {
+                    let point = log.journal.push_for_merge(0, |_| Ok(((), Vec::new())));
+                    let point = point.unwrap();
+                    let (found, _) = log.found(&log.disk.seen());
+                    let expected = log.expected.lock().unwrap().clone();
+                    let upto = |values: &Values| values.range(..=(point.seq, u64::MAX)).count();
+                    assert_eq!(upto(&found), upto(&expected));
+                    log.journal.merged(LOG_BLOCKS, true);
                 }
             }),
         ];
@@ -361,52 +426,43 @@ fn push_request_is_served_despite_earlier_pushes() {
     explore("journal: requests to push", Cost::Small, || {
         wait_for_ever(true);
         let log = Log::new();
-        let last = Arc::new(AtomicBool::new(false));
-        let done = Arc::new(AtomicBool::new(false));
         log.journal.signals.set_workers(true);
         let full = Filled {
             charged: log.journal.soft_limit(),
             changes: 0,
         };
-        let worker = thread::spawn({
-            let (log, last, done) = (log.clone(), last.clone(), done.clone());
-            move || {
-                while log.journal.signals.next_log_work(None) == LogWork::Push {
-                    let seq = log.journal.cil().seq();
-                    let enough = last.load(Ordering::Acquire);
-                    log.journal.write_through(seq, &no_merge).unwrap();
-                    if enough {
-                        break;
-                    }
+        let written = Arc::new(AtomicU64::new(0));
+        let workers = [1, 2].map(|_| {
+            let (log, written) = (log.clone(), written.clone());
+            thread::spawn(move || {
+                while let LogWork::Push(seq) = log.journal.signals.next_log_work(None) {
+                    log.journal.push(seq, &no_merge).unwrap();
+                    written.fetch_max(seq, Ordering::Relaxed);
                 }
-                done.store(true, Ordering::Release);
-            }
+            })
         });
-        let commits = thread::spawn({
+        let commits = [(20, false), (30, true)].map(|(object, force)| {
             let log = log.clone();
-            move || {
-                let seq = log.commit(20, &[1; 20], &mut None);
+            thread::spawn(move || {
+                let seq = log.commit(object, &[1; 20], &mut None);
                 log.journal.throttle(full, seq, &no_merge).unwrap();
-            }
+                if force {
+                    log.journal.force(seq, &no_merge).unwrap();
+                }
+                seq
+            })
         });
-        let forces = thread::spawn({
-            let log = log.clone();
-            move || {
-                let seq = log.commit(30, &[2; 20], &mut None);
-                log.journal.force(seq, &no_merge).unwrap();
-            }
-        });
-        commits.join().unwrap();
-        forces.join().unwrap();
-        last.store(true, Ordering::Release);
-        let mut slot = None;
-        while !done.load(Ordering::Acquire) {
-            // A request made during a push is lost; a later one is seen.
-            let seq = log.commit(40, &[3; 20], &mut slot);
-            log.journal.throttle(full, seq, &no_merge).unwrap();
+        let last = commits
+            .map(|thread| thread.join().unwrap())
+            .into_iter()
+            .max();
+        while Some(written.load(Ordering::Relaxed)) < last {
             thread::yield_now();
         }
-        worker.join().unwrap();
+        log.journal.signals.stop();
+        for worker in workers {
+            worker.join().unwrap();
+        }
         log.check();
     });
 }

@@ -1,0 +1,191 @@
+//! Contexts that need many records, that are on their way to the log at the same time, or that do not
+//! reach it.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Barrier};
+
+use smallvec::smallvec;
+use zerocopy::little_endian::U64;
+
+use crate::device::{Device, MemoryDevice, Storage};
+use crate::error::{Error, Result};
+use crate::format::BLOCK_SIZE;
+use crate::format::geometry::LOG_START;
+use crate::format::key::Key;
+use crate::format::superblock::Superblock;
+use crate::journal::position::LogPosition;
+use crate::journal::recover::{read_context, scan};
+use crate::journal::ring::Ring;
+use crate::journal::vector::{Change, LogVector};
+use crate::journal::{Journal, LogSpaceReclaimer};
+use crate::sync::atomic::{AtomicU64, Ordering};
+
+const LOG_BLOCKS: u64 = 16 << 10;
+
+struct NoMerge;
+
+impl LogSpaceReclaimer for NoMerge {
+    fn sweep(&self) {}
+    fn merge(&self) -> Result<()> {
+        Err(Error::Invalid("the log has room enough"))
+    }
+    fn is_starved(&self) -> bool {
+        false
+    }
+}
+
+fn superblock() -> Superblock {
+    Superblock {
+        log_blocks: U64::new(LOG_BLOCKS),
+        uuid: [3; 16],
+        tail_lsn: U64::new(LOG_BLOCKS),
+        ..zerocopy::FromZeros::new_zeroed()
+    }
+}
+
+fn journal(device: Arc<dyn Device>) -> Journal {
+    let end = LogPosition {
+        lsn: LOG_BLOCKS,
+        chain: 0,
+    };
+    let storage = Arc::new(Storage::new(device));
+    Journal::new(storage, &superblock(), 9, end, 1, Arc::default())
+}
+
+/// Commits one value of 1000 bytes for an object of its own. Returns its context.
+fn commit(journal: &Journal, object: u64) -> u64 {
+    let hold = journal.cil().hold();
+    let value = [object as u8; 1000];
+    let vector = LogVector::new(1, Key::inode(object), hold.seq, &Change::Put(&value));
+    let charge = vector.charge();
+    journal.ring().take(charge);
+    hold.insert(&mut smallvec![vector], &mut smallvec![], charge);
+    hold.seq
+}
+
+/// The log's objects with their contexts; no object is in it twice.
+fn logged(device: &MemoryDevice) -> (BTreeMap<u64, u64>, LogPosition) {
+    let mut found = BTreeMap::new();
+    let scan = scan(device, &superblock(), false).unwrap();
+    for context in &scan.contexts {
+        read_context(device, &superblock(), context, &mut |entry| {
+            assert_eq!(entry.value, [entry.key.object as u8; 1000]);
+            assert_eq!(found.insert(entry.key.object, context.seq), None);
+            Ok(())
+        })
+        .unwrap();
+    }
+    (found, scan.end)
+}
+
+fn device() -> Arc<MemoryDevice> {
+    Arc::new(MemoryDevice::new(
+        (LOG_START + LOG_BLOCKS) * BLOCK_SIZE as u64,
+    ))
+}
+
+#[test]
+fn context_of_many_records_is_written_whole() {
+    let device = device();
+    let journal = journal(device.clone());
+    let expected: BTreeMap<u64, u64> = (20..5000).map(|o| (o, commit(&journal, o))).collect();
+    journal.write_through(1, &NoMerge).unwrap();
+    assert!(journal.counters().records.load(Ordering::Relaxed) >= 5);
+    assert_eq!(logged(&device), (expected, journal.end()));
+}
+
+#[test]
+fn contexts_pushed_at_the_same_time_are_written_in_their_order() {
+    let device = device();
+    let journal = journal(device.clone());
+    let expected: BTreeMap<u64, u64> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (1..5u64)
+            .map(|thread| {
+                let journal = &journal;
+                scope.spawn(move || {
+                    let objects = thread * 10_000..thread * 10_000 + 3000;
+                    let commits = objects.map(|object| {
+                        let seq = commit(journal, object);
+                        if object % 700 == 0 {
+                            journal.push(seq, &NoMerge).unwrap();
+                        }
+                        if object % 700 == 350 {
+                            journal.write_through(seq, &NoMerge).unwrap();
+                            assert!(journal.written.lock().seq >= seq);
+                        }
+                        (object, seq)
+                    });
+                    commits.collect::<Vec<_>>()
+                })
+            })
+            .collect();
+        let threads = threads.into_iter();
+        threads.flat_map(|t| t.join().unwrap()).collect()
+    });
+    journal.force(journal.cil().seq(), &NoMerge).unwrap();
+    let (found, end) = logged(&device);
+    assert_eq!((found, end), (expected, journal.end()));
+    let fresh = Ring::new(LOG_BLOCKS, LOG_BLOCKS, end.lsn - LOG_BLOCKS);
+    assert_eq!(journal.ring().free(), fresh.free());
+}
+
+/// A device that waits with each write until it is told to refuse it.
+struct Refusing {
+    memory: MemoryDevice,
+    writes: AtomicU64,
+    refuse: Barrier,
+}
+
+impl Device for Refusing {
+    fn size(&self) -> u64 {
+        self.memory.size()
+    }
+    fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.memory.read(offset, buf)
+    }
+    fn write(&self, offset: u64, buf: &[u8]) -> Result<()> {
+        self.writes.fetch_add(1, Ordering::SeqCst);
+        self.refuse.wait();
+        Err(Error::Io {
+            op: "write",
+            offset,
+            len: buf.len(),
+            source: Arc::new(std::io::Error::other("refused")),
+        })
+    }
+    fn flush(&self) -> Result<()> {
+        self.memory.flush()
+    }
+    fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        self.memory.discard(offset, len)
+    }
+}
+
+#[test]
+fn nothing_is_written_behind_a_context_that_failed() {
+    let device = Arc::new(Refusing {
+        memory: MemoryDevice::new((LOG_START + LOG_BLOCKS) * BLOCK_SIZE as u64),
+        writes: AtomicU64::new(0),
+        refuse: Barrier::new(2),
+    });
+    let journal = journal(device.clone());
+    let results = std::thread::scope(|scope| {
+        let pushes = [1, 2, 3].map(|seq| {
+            commit(&journal, 20 + seq);
+            let pushes = scope.spawn({
+                let journal = &journal;
+                move || journal.push(seq, &NoMerge)
+            });
+            while journal.cil().seq() == seq {
+                std::thread::yield_now();
+            }
+            pushes
+        });
+        // All three are closed, and the first is at the device.
+        device.refuse.wait();
+        pushes.map(|thread| thread.join().unwrap())
+    });
+    assert!(matches!(results, [Err(_), Err(_), Err(_)]), "{results:?}");
+    assert_eq!(device.writes.load(Ordering::SeqCst), 1);
+    assert!(journal.write_through(4, &NoMerge).is_err());
+}
