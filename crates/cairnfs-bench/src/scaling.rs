@@ -3,8 +3,10 @@
 //!
 //! Each step runs twice, on new volumes in memory: once as it is, for its processor time, and once
 //! with locks that measure how long they are held (`cairnfs::sections`, only with the feature
-//! `sections`). The bounds follow from both; they say nothing of the cost of cache lines that
-//! processors take from each other, which a machine must have the processors for.
+//! `sections`). A step ends with the merge of what it changed, so the bounds hold for operations
+//! that last, and the volume has the threads that it has with [`FITTED`] processors. The bounds say
+//! nothing of the cost of cache lines that processors take from each other, which a machine must
+//! have the processors for.
 
 use std::io::Write;
 use std::sync::Barrier;
@@ -46,6 +48,9 @@ pub struct Scaling {
 
 /// Numbers of processors for which the bound is computed.
 const PROCESSORS: [usize; 4] = [8, 16, 32, 64];
+
+/// Processors for which the volumes have threads.
+const FITTED: usize = 16;
 
 /// Sections that the tables show for each step.
 const SHOWN: usize = 6;
@@ -102,10 +107,18 @@ impl Measured {
         self.sections.first().map_or(0.0, |s| self.each(s.longest))
     }
 
-    /// Nanoseconds per operation in all locks of which the volume has only one.
+    /// Nanoseconds per operation in all locks of which the volume has only one. The time in one of
+    /// them within another one is counted once.
     fn single(&self) -> f64 {
-        let single = self.sections.iter().filter(|s| s.locks == 1);
-        single.map(|s| self.each(s.total)).sum()
+        let single = || self.sections.iter().filter(|s| s.locks == 1);
+        let within = |s: &Section| {
+            let outer = single().filter(|outer| outer.name != s.name);
+            let outer = outer.filter_map(|outer| s.within.get(outer.name));
+            outer.max().copied().unwrap_or(0)
+        };
+        single()
+            .map(|s| self.each(s.total.saturating_sub(within(s))))
+            .sum()
     }
 
     fn each(&self, nanos: u64) -> f64 {
@@ -154,6 +167,7 @@ impl Scaling {
             return Err("--threads must be at least 1, with 20 --operations for each".into());
         }
         let mut all = Vec::new();
+        sections::assume_processors(FITTED);
         for step in STEPS {
             for threads in &self.threads {
                 eprintln!("{}, {threads} threads", step.name());
@@ -201,6 +215,7 @@ impl Scaling {
             }
         }
         volume.sync()?;
+        volume.file_system().merge()?;
         drop(sections::take());
         let (begin, cpu) = (Barrier::new(threads + 1), process_cpu);
         let (start, before) = std::thread::scope(|scope| {
@@ -220,11 +235,13 @@ impl Scaling {
             }
             Result::Ok(started)
         })?;
-        // What the operations still owe the log belongs to them.
+        // What the operations still owe the log and the index belongs to them.
         volume.sync()?;
+        let seconds = start.elapsed().as_secs_f64();
+        volume.file_system().merge()?;
         let once = Once {
             operations: each * threads,
-            seconds: start.elapsed().as_secs_f64(),
+            seconds,
             cpu: cpu().saturating_sub(before).as_secs_f64(),
             sections: sections::take(),
         };
@@ -283,9 +300,10 @@ fn work(volume: &Volume, step: Step, thread: usize, each: usize) -> Result<()> {
 fn print(all: &[Measured], most: usize, out: &mut dyn Write) -> Result<()> {
     writeln!(
         out,
-        "Processor time per operation, in it the lock held longest and all locks of which there is only one; \
-         and operations/s that follow for 8, 16, 32, 64 processors, by the lock held longest and by Amdahl's \
-         law. Cache lines that processors take from each other are not in it.\n"
+        "Processor time per operation with its part of a merge, in it the lock held longest and all locks of \
+         which there is only one; and operations/s that follow for 8, 16, 32, 64 processors, by the lock held \
+         longest and by Amdahl's law. The volumes have the threads that they have with {FITTED} processors. \
+         Cache lines that processors take from each other are not in it.\n"
     )?;
     writeln!(
         out,
@@ -335,12 +353,13 @@ mod tests {
 
     #[test]
     fn bounds_follow_from_processor_time_and_locks() {
-        let section = |locks, total, longest| Section {
-            name: "x",
+        let section = |name, locks, total, longest| Section {
+            name,
             locks,
             holds: 10,
             total,
             longest,
+            within: [("outer", 400)].into(),
         };
         let m = Measured {
             step: Step::Create,
@@ -348,7 +367,11 @@ mod tests {
             operations: 10,
             rate: 1.0,
             cpu: 1000.0,
-            sections: vec![section(1, 1000, 1000), section(16, 3200, 200)],
+            sections: vec![
+                section("outer", 1, 600, 1000),
+                section("inner", 1, 800, 10),
+                section("many", 16, 3200, 200),
+            ],
         };
         // A microsecond of work, a tenth of it under one lock.
         assert_eq!((m.longest(), m.single()), (100.0, 100.0));

@@ -73,10 +73,7 @@ impl Way {
 }
 
 /// Memory for a part of the keys in the logs of the bases.
-const LITTLE: Pressure = Pressure {
-    replay: 2000,
-    step_keys: 8,
-};
+const LITTLE: Pressure = Pressure::steps(2000, 8);
 
 fn options(way: Way) -> Options {
     Options {

@@ -175,13 +175,15 @@ pub fn options(seed: u64) -> Options {
 }
 
 /// As [`options`]; for every even seed with limits so tight that a merge handles a few keys at a
-/// time, and replay brings the items it has read into the index several times.
+/// time or in each part, and replay brings the items it has read into the index several times.
 pub fn pressed(seed: u64) -> Options {
+    let (replay, keys) = ((seed / 2 % 3) as i64 * 400, 1 + seed / 6 % 4);
     Options {
-        pressure: seed.is_multiple_of(2).then_some(Pressure {
-            replay: (seed / 2 % 3) as i64 * 400,
-            step_keys: 1 + seed / 6 % 4,
-        }),
+        pressure: match seed % 4 {
+            0 => Some(Pressure::steps(replay, keys)),
+            2 => Some(Pressure::parts(replay, keys)),
+            _ => None,
+        },
         ..options(seed)
     }
 }

@@ -132,12 +132,13 @@ impl<T> Sharded<T> {
 
     /// Takes all entries.
     pub fn take(&self) -> Vec<T> {
-        let mut all = Vec::new();
-        for shard in &self.shards {
-            let mut taken = shard.lock().take();
-            all.append(&mut taken);
-        }
-        all
+        self.take_lists().into_iter().flatten().collect()
+    }
+
+    /// Takes all entries, those of each shard in their order.
+    pub fn take_lists(&self) -> Vec<Vec<T>> {
+        let taken = self.shards.iter().map(|shard| shard.lock().take());
+        taken.filter(|list| !list.is_empty()).collect()
     }
 }
 

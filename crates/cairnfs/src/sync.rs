@@ -10,8 +10,8 @@
 //!   this module. Its own algorithm, and memory orders weaker than sequential consistency, are not
 //!   explored.
 //! - `OnceLock` and `Arc`: each use is one step; no thread waits in them.
-//! - The thread that writes the nodes of a large merge, and its channels: tests under the scheduler
-//!   have no merge that large.
+//! - The threads of a large merge, for its parts and for writing nodes, and their channels: tests
+//!   under the scheduler have no merge that large.
 //! - Counters and idle memory in a `static`: they outlive a run of the scheduler.
 //!
 //! With the feature `sections` the locks measure how long they are held, for the benchmark.
@@ -29,8 +29,14 @@ pub mod sections;
 #[cfg(all(feature = "sections", not(shuttle)))]
 pub use sections::{
     Condvar, MappedMutexGuard, Mutex, MutexGuard, RwLock, RwLockReadGuard,
-    RwLockUpgradableReadGuard, RwLockWriteGuard,
+    RwLockUpgradableReadGuard, RwLockWriteGuard, processors,
 };
+
+mod together;
+
+pub use together::in_threads;
+#[cfg(not(all(feature = "sections", not(shuttle))))]
+pub use together::processors;
 
 #[cfg(test)]
 #[cfg(shuttle)]

@@ -70,13 +70,15 @@ pub fn options(workers: bool) -> Options {
     }
 }
 
-/// Options of a random history: for odd seeds, merges in small steps and replay in passes.
+/// Options of a random history: for odd seeds, merges in small steps or parts, and replay in passes.
 pub fn pressed_options(seed: u64) -> Options {
+    let replay = 4000 * (seed as i64 % 3);
     Options {
-        pressure: (seed % 2 == 1).then_some(Pressure {
-            replay: 4000 * (seed as i64 % 3),
-            step_keys: 1 + seed % 5,
-        }),
+        pressure: match seed % 4 {
+            1 => Some(Pressure::steps(replay, 1 + seed % 5)),
+            3 => Some(Pressure::parts(replay, 1 + seed % 5)),
+            _ => None,
+        },
         ..options(false)
     }
 }

@@ -120,10 +120,7 @@ pub fn cuts(faults: Faults<'_>, volume: Image, steps: &[Step]) -> Outcome {
 
 /// As [`cuts`], with merges that handle one key at a time.
 pub fn key_by_key(faults: Faults<'_>, volume: Image, steps: &[Step]) -> Outcome {
-    let pressure = Some(Pressure {
-        replay: 0,
-        step_keys: 1,
-    });
+    let pressure = Some(Pressure::steps(0, 1));
     let options = Options {
         pressure,
         ..options(4)

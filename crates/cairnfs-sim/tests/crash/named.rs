@@ -242,10 +242,7 @@ fn merge_in_steps_after_contexts_without_record() {
          fsync b; tmpfile a; sync; merge; tmpfile a; sync; merge",
     ] {
         let start = fresh_volume(VOLUME_SIZE).unwrap();
-        let pressure = Some(Pressure {
-            replay: 0,
-            step_keys: 2,
-        });
+        let pressure = Some(Pressure::steps(0, 2));
         let options = Options {
             pressure,
             ..options(4)

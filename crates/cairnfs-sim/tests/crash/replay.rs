@@ -16,12 +16,8 @@ const DEPTH: Depth = Depth {
 };
 
 fn one_key_at_a_time() -> Options {
-    let pressure = Pressure {
-        replay: 0,
-        step_keys: 1,
-    };
     Options {
-        pressure: Some(pressure),
+        pressure: Some(Pressure::steps(0, 1)),
         ..options(4)
     }
 }

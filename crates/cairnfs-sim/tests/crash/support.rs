@@ -62,19 +62,18 @@ pub fn history(text: &str) {
     assert!(tally.states > 3, "only {} states", tally.states);
 }
 
-/// Tries a history with merges that take a key or two at a time, too.
+/// Tries a history with merges that take a key or two at a time, too, or in each part.
 pub fn pressed_history(text: &str) {
     history(text);
-    let start = fresh_volume(VOLUME_SIZE).unwrap();
-    let tight = Options {
-        pressure: Some(Pressure {
-            replay: 300,
-            step_keys: 2,
-        }),
-        ..options(4)
-    };
-    let recording = record_as(start, &steps(text).unwrap(), &tight, 0).unwrap();
-    try_recording(text, &recording, &THOROUGH);
+    for pressure in [Pressure::steps(300, 2), Pressure::parts(300, 1)] {
+        let start = fresh_volume(VOLUME_SIZE).unwrap();
+        let tight = Options {
+            pressure: Some(pressure),
+            ..options(4)
+        };
+        let recording = record_as(start, &steps(text).unwrap(), &tight, 0).unwrap();
+        try_recording(text, &recording, &THOROUGH);
+    }
 }
 
 /// Tries one state of a history.

@@ -80,10 +80,7 @@ fn power_cut_while_removing_small_files_leaks_no_space() {
     for (size, part) in kinds {
         let told = Told::new(format!("files of {size} bytes"));
         let options = Options {
-            pressure: Some(Pressure {
-                replay: 1 << 20,
-                step_keys: STEP_KEYS,
-            }),
+            pressure: Some(Pressure::steps(1 << 20, STEP_KEYS)),
             ..options(size as u64)
         };
         let disk = Arc::new(SimDisk::new(start.clone(), true));

@@ -577,7 +577,7 @@ pub(crate) fn write_node<'a>(
 }
 
 /// Size of a cell in a node, in bytes: offset, header, key suffix and value.
-pub(crate) fn cell_size(stripped: usize, prefix: usize, value: usize) -> usize {
+pub(crate) const fn cell_size(stripped: usize, prefix: usize, value: usize) -> usize {
     2 + CELL_HEADER + stripped.saturating_sub(prefix) + value
 }
 

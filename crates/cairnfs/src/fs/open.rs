@@ -24,6 +24,15 @@ use crate::fs::writeback_list::PageMemory;
 use crate::fs::{Engine, FileSystem};
 use crate::txn::{Core, Limits, OpenMode};
 
+fn limits(options: &Options) -> Limits {
+    let limits = Limits::for_budget(options.cache_budget);
+    let limits = match options.workers {
+        true => limits,
+        false => limits.alone(),
+    };
+    limits.under(options.pressure)
+}
+
 impl FileSystem {
     /// Opens the volume in a file or on a block device.
     ///
@@ -55,7 +64,7 @@ impl FileSystem {
                 read_only: options.is_read_only(),
                 recovery: options.recovery,
                 discard: options.discard,
-                limits: Limits::for_budget(options.cache_budget).under(options.pressure),
+                limits: limits(options),
                 seed: options.seed,
                 kernel_clock: options.kernel_clock,
                 ablated: options.ablated,

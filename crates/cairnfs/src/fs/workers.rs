@@ -10,8 +10,8 @@ use crate::device::Page;
 use crate::error::{Error, Result};
 use crate::fs::{Engine, FileSystem};
 use crate::journal::signals::{LogWork, MergeWork, Signals};
-use crate::sync::Mutex;
 use crate::sync::thread::JoinHandle;
+use crate::sync::{Mutex, processors};
 
 /// How often memory is divided at least.
 const PERIOD: Duration = Duration::from_secs(5);
@@ -186,8 +186,7 @@ fn more_pushers() -> usize {
     if cfg!(test) {
         return 1;
     }
-    let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    (processors / 4).clamp(1, MOST_PUSHERS) - 1
+    (processors() / 4).clamp(1, MOST_PUSHERS) - 1
 }
 
 fn work_pushes(volume: &Weak<Engine>, signals: &Signals) {

@@ -1,8 +1,9 @@
-//! Applying edits: the walk over the old tree, and merging the cells of a leaf with the edits.
+//! Applying edits: merging the cells of leaves with the edits, in their order.
 //!
-//! Uses [`Output`] to build the new tree. The walk visits only nodes with edits. It checks that the
-//! keys of a node are within the bounds given by its parents, so cells reach the output in
-//! ascending order even if the tree on the device is damaged.
+//! [`Feed`] is the source of a walk over the old tree, for a whole tree or for a part of it: the
+//! items of a range of objects. A leaf that lies in several parts is rewritten by all of them, by
+//! each the cells of its own range; so a part visits the leaves at its ends also if it has no edit
+//! there.
 
 use crate::error::{Error, Result};
 use crate::format::key::Key;
@@ -10,7 +11,8 @@ use crate::format::node::{CellValue, Node};
 use crate::format::pointer::RawPtr;
 use crate::index::bounds::Bounds;
 use crate::index::output::Output;
-use crate::index::read::{child, no_cell, root_level};
+use crate::index::read::{no_cell, root_level};
+use crate::index::walk::{Source, Target, Walk};
 use crate::index::{Edits, Index, NodeSpace, Tree};
 
 /// Implements [`Index::apply`].
@@ -22,25 +24,20 @@ pub(super) fn run(
     space: &dyn NodeSpace,
 ) -> Result<Tree> {
     let out = Output::new(index, birth, space);
-    let mut walk = Walk {
-        feed: Feed {
-            edits,
-            last: None,
-            ended: false,
-        },
-        out: match space.is_short() {
-            true => out.dense(),
-            false => out,
-        },
+    let out = match space.is_short() {
+        true => out.dense(),
+        false => out,
     };
+    let source = Feed::new(edits, Bounds::default());
+    let mut walk = Walk { source, out };
     match root_level(tree)? {
         None => {
-            walk.plant()?;
+            plant(&mut walk)?;
             walk.out.finish(0)
         }
         Some(level) => {
             let whole = Bounds::default();
-            if walk.feed.next(&whole)?.is_some() && walk.visit(&tree.ptr, level, &whole)? {
+            if walk.source.next_edit()?.is_some() && walk.visit(&tree.ptr, level, &whole)? {
                 walk.out.finish(level)
             } else {
                 Ok(*tree)
@@ -49,22 +46,115 @@ pub(super) fn run(
     }
 }
 
-/// The edits, with their order checked.
-struct Feed<'a> {
-    edits: &'a mut dyn Edits,
-    last: Option<Key>,
-    ended: bool,
+/// Applies the edits to an empty tree.
+pub(super) fn plant<T: Target>(walk: &mut Walk<Feed<'_>, T>) -> Result<()> {
+    let feed = &mut walk.source;
+    while let Some(key) = feed.next_edit()? {
+        feed.last = Some(key);
+        if let Some(value) = feed.edits.take(&key, None)? {
+            walk.out.put(&key, &value, true)?;
+        }
+    }
+    Ok(())
 }
 
-impl Feed<'_> {
-    /// The next key to change, if it is before the upper bound.
-    fn next(&mut self, bounds: &Bounds) -> Result<Option<Key>> {
+/// The edits, with their order checked.
+pub(super) struct Feed<'a> {
+    edits: &'a mut dyn Edits,
+    /// The range of the part. Its ends lie between objects.
+    range: Bounds,
+    last: Option<Key>,
+    ended: bool,
+    /// Keys in the leaves at the ends of the range that were not visited yet.
+    first: Option<Key>,
+    end: Option<Key>,
+}
+
+impl<'a> Feed<'a> {
+    /// The edits of the items of some objects.
+    pub fn new(edits: &'a mut dyn Edits, range: Bounds) -> Self {
+        Self {
+            edits,
+            range,
+            last: None,
+            ended: false,
+            first: range.least,
+            end: range
+                .end
+                .map(|end| Key::last_of(end.object.saturating_sub(1))),
+        }
+    }
+
+    /// The next key to change.
+    fn next_edit(&mut self) -> Result<Option<Key>> {
         let next = if self.ended { None } else { self.edits.peek()? };
         self.ended = next.is_none();
         if next.is_some() && next <= self.last {
             return Err(Error::Invalid("edits out of order"));
         }
+        if next.is_some_and(|key| !self.range.contains(&key)) {
+            return Err(Error::Invalid("an edit outside its part"));
+        }
+        Ok(next)
+    }
+
+    /// The cells of a leaf that belong to the range.
+    fn cells(&self, leaf: &Node) -> (usize, usize) {
+        let at = |key: &Key| leaf.search(key).unwrap_or_else(|i| i);
+        let first = self.range.least.as_ref().map_or(0, at);
+        (first, self.range.end.as_ref().map_or(leaf.len(), at))
+    }
+}
+
+impl<T: Target> Source<T> for Feed<'_> {
+    fn next(&mut self, bounds: &Bounds) -> Result<Option<Key>> {
+        let next = match self.first {
+            Some(first) => Some(first),
+            None => self.next_edit()?.or(self.end),
+        };
         Ok(next.filter(|key| bounds.reaches(key)))
+    }
+
+    fn goes_on(&self) -> bool {
+        !self.ended
+    }
+
+    fn leaf(&mut self, out: &mut T, ptr: &RawPtr, bounds: &Bounds) -> Result<()> {
+        let leaf = &out.index().load(ptr, 0)?;
+        bounds.check(leaf)?;
+        out.enter(leaf.clone(), *bounds);
+        let (mut copied, end) = self.cells(leaf);
+        if self.range.begins_inside(bounds) || self.range.ends_inside(bounds) {
+            out.open()?;
+        }
+        self.first = self.first.filter(|key| !bounds.reaches(key));
+        while let Some(key) = self.next_edit()?.filter(|key| bounds.reaches(key)) {
+            self.last = Some(key);
+            let (at, behind, old) = match leaf.search_from(copied, &key) {
+                Ok(i) => (i, i + 1, old(out.index(), leaf, i)?),
+                Err(i) => (i, i, Old::Absent),
+            };
+            let new = self.edits.take(&key, old.bytes())?;
+            if new.as_deref() == old.bytes() {
+                continue;
+            }
+            out.open()?;
+            out.keep(leaf, copied, at)?;
+            copied = behind;
+            let (birth, units) = old.units();
+            units.iter().for_each(|unit| out.retire(*unit, birth));
+            if let Some(value) = new {
+                let appended = at == leaf.len();
+                out.put(&key, &value, appended)?;
+            }
+        }
+        if self.ended {
+            self.end = self.end.filter(|key| !bounds.reaches(key));
+        }
+        if out.is_open() {
+            out.keep(leaf, copied, end)?;
+        }
+        Ok(())
     }
 }
 
@@ -99,115 +189,19 @@ impl Old<'_> {
     }
 }
 
-struct Walk<'a> {
-    feed: Feed<'a>,
-    out: Output<'a>,
-}
-
-impl Walk<'_> {
-    /// Applies the edits to an empty tree.
-    fn plant(&mut self) -> Result<()> {
-        while let Some(key) = self.feed.next(&Bounds::default())? {
-            self.feed.last = Some(key);
-            if let Some(value) = self.feed.edits.take(&key, None)? {
-                self.out.put(&key, &value, true)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Applies the edits within `bounds` to the subtree at `ptr`; returns whether anything changed.
-    fn visit(&mut self, ptr: &RawPtr, level: u8, bounds: &Bounds) -> Result<bool> {
-        let node = self.out.index.load(ptr, level)?;
-        bounds.check(&node)?;
-        self.out.enter(node.clone(), *bounds);
-        if let Some(below) = level.checked_sub(1) {
-            self.children(&node, below, bounds)?;
-        } else {
-            self.leaf(&node, bounds)?;
-        }
-        self.out.leave()
-    }
-
-    fn children(&mut self, node: &Node, below: u8, bounds: &Bounds) -> Result<()> {
-        let mut i = 0;
-        loop {
-            let next = self.feed.next(bounds)?;
-            let edited = next.map_or(node.len(), |key| node.child_for(&key));
-            // If space is short, the rest of a leaf that does not fill a node goes into the next
-            // leaf.
-            let goes_on = below == 0 && !self.feed.ended && self.out.wants_more();
-            let goes_on = goes_on && (1..edited).contains(&i);
-            if goes_on && !self.out.is_inherited(&child(node, i)?) {
-                self.rewrite(node, i, bounds)?;
-                i += 1;
-                continue;
-            }
-            if next.is_none() {
-                return Ok(());
-            }
-            i = edited.max(i);
-            self.out.pass(i);
-            self.visit(&child(node, i)?, below, &bounds.of_child(node, i))?;
-            i += 1;
-        }
-    }
-
-    /// Rewrites an unchanged leaf, so that its cells follow the cells that wait in the packer.
-    fn rewrite(&mut self, parent: &Node, i: usize, bounds: &Bounds) -> Result<()> {
-        let leaf = self.out.index.load(&child(parent, i)?, 0)?;
-        let bounds = bounds.of_child(parent, i);
-        bounds.check(&leaf)?;
-        self.out.pass(i);
-        self.out.enter(leaf.clone(), bounds);
-        self.out.open()?;
-        self.out.keep(&leaf, 0, leaf.len())?;
-        self.out.leave()?;
-        Ok(())
-    }
-
-    fn leaf(&mut self, leaf: &Node, bounds: &Bounds) -> Result<()> {
-        let mut copied = 0;
-        while let Some(key) = self.feed.next(bounds)? {
-            self.feed.last = Some(key);
-            let (at, behind, old) = match leaf.search_from(copied, &key) {
-                Ok(i) => (i, i + 1, self.old(leaf, i)?),
-                Err(i) => (i, i, Old::Absent),
-            };
-            let new = self.feed.edits.take(&key, old.bytes())?;
-            if new.as_deref() == old.bytes() {
-                continue;
-            }
-            self.out.open()?;
-            self.out.keep(leaf, copied, at)?;
-            copied = behind;
-            let (birth, units) = old.units();
-            units.iter().for_each(|unit| self.out.retire(*unit, birth));
-            if let Some(value) = new {
-                let appended = at == leaf.len();
-                self.out.put(&key, &value, appended)?;
-            }
-        }
-        if self.out.is_open() {
-            self.out.keep(leaf, copied, leaf.len())?;
-        }
-        Ok(())
-    }
-
-    fn old<'n>(&self, leaf: &'n Node, i: usize) -> Result<Old<'n>> {
-        match leaf.value(i).ok_or_else(|| no_cell(leaf, i))? {
-            CellValue::Inline(value) => Ok(Old::Inline(value)),
-            CellValue::Overflow(address) => {
-                let mut units = Vec::new();
-                let block = leaf.header().block.get();
-                let mut note = |unit| units.push(unit);
-                let value = self.out.index.large_value(block, &address, &mut note)?;
-                Ok(Old::Large {
-                    value,
-                    birth: address.birth.get(),
-                    units,
-                })
-            }
+fn old<'n>(index: &Index, leaf: &'n Node, i: usize) -> Result<Old<'n>> {
+    match leaf.value(i).ok_or_else(|| no_cell(leaf, i))? {
+        CellValue::Inline(value) => Ok(Old::Inline(value)),
+        CellValue::Overflow(address) => {
+            let mut units = Vec::new();
+            let block = leaf.header().block.get();
+            let mut note = |unit| units.push(unit);
+            let value = index.large_value(block, &address, &mut note)?;
+            Ok(Old::Large {
+                value,
+                birth: address.birth.get(),
+                units,
+            })
         }
     }
 }

@@ -15,6 +15,7 @@ use crate::index::bounds::Bounds;
 use crate::index::output::Output;
 use crate::index::pack::FULL;
 use crate::index::read::{child, root_level};
+use crate::index::walk::Target;
 use crate::index::{Index, NodeSpace, Tree};
 
 /// The result of a compaction.
@@ -75,7 +76,7 @@ impl Walk<'_> {
         if self.out.is_inherited(ptr) {
             return Ok(false);
         }
-        let node = self.out.index.load(ptr, level)?;
+        let node = self.out.index().load(ptr, level)?;
         bounds.check(&node)?;
         self.leaves += u64::from(level == 0);
         self.out.enter(node.clone(), *bounds);

@@ -23,11 +23,15 @@ mod bounds;
 mod cache;
 mod compact;
 mod differences;
+mod leaves;
+mod nodes;
 mod output;
 mod pack;
+mod parts;
 mod read;
 #[cfg(test)]
 pub(crate) mod tests;
+mod walk;
 mod writer;
 
 use std::borrow::Cow;
@@ -36,12 +40,17 @@ use std::sync::Arc;
 
 use crate::device::Device;
 use crate::error::Result;
+use crate::format::NODE_SIZE;
 use crate::format::key::Key;
+use crate::format::node::cell_size;
 use crate::format::pointer::RawPtr;
+use crate::index::read::root_level;
 
+pub use bounds::Bounds;
 use cache::NodeCache;
 pub use compact::Compacted;
 pub use differences::{Difference, Differences, Limits, OldOnly, Progress};
+pub use parts::TOGETHER;
 
 /// A tree: the pointer to its root node, and its height.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -140,6 +149,14 @@ pub trait Edits {
     fn take(&mut self, key: &Key, old: Option<&[u8]>) -> Result<Option<Cow<'_, [u8]>>>;
 }
 
+/// Edits of a range of objects, for [`Index::apply_parts`].
+pub struct Part<E> {
+    /// The range of the keys, whose ends lie between objects.
+    pub range: Bounds,
+    /// The edits.
+    pub edits: E,
+}
+
 /// Counters of the node cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct CacheCounters {
@@ -198,6 +215,23 @@ impl Index {
         apply::run(self, tree, edits, birth, space)
     }
 
+    /// As [`Self::apply`], with edits in parts that up to `threads` threads do side by side. The
+    /// ranges of the parts follow each other without a gap, and have all keys together. A part has
+    /// edits enough for many leaves: its last one is not filled with cells of the next part.
+    ///
+    /// # Errors
+    /// As [`Self::apply`]; [`Error::Invalid`](crate::Error::Invalid) also for an edit outside its
+    /// part.
+    pub fn apply_parts<E: Edits + Send>(
+        &self,
+        tree: &Tree,
+        parts: &mut [Part<E>],
+        birth: u64,
+        (space, threads): (&(dyn NodeSpace + Sync), usize),
+    ) -> Result<Tree> {
+        parts::run(self, tree, parts, birth, (space, threads))
+    }
+
     /// Packs the leaves, beginning with the one that contains `from`, into fewer nodes until `full`
     /// returns true at a leaf. The items do not change. Otherwise as [`Self::apply`].
     ///
@@ -213,6 +247,27 @@ impl Index {
         full: &dyn Fn() -> bool,
     ) -> Result<Compacted> {
         compact::run(self, tree, (from, full), birth, space)
+    }
+
+    /// At least as many nodes as a tree has, as its root shows.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`](crate::Error::Corrupt) if the root is damaged; the device's failure.
+    pub fn most_nodes(&self, tree: &Tree) -> Result<u64> {
+        const MOST_CHILDREN: u64 = (NODE_SIZE / cell_size(0, 0, size_of::<RawPtr>())) as u64;
+        let Some(level) = root_level(tree)? else {
+            return Ok(0);
+        };
+        let mut below = match level {
+            0 => return Ok(1),
+            _ => self.load_hot(&tree.ptr, level)?.len() as u64,
+        };
+        let mut sum = 1 + below;
+        for _ in 1..level {
+            below = below.saturating_mul(MOST_CHILDREN);
+            sum = below.saturating_add(sum);
+        }
+        Ok(sum)
     }
 
     /// The counters of the node cache.

@@ -40,6 +40,16 @@ pub(super) enum Origin {
     Appended,
 }
 
+impl Origin {
+    /// Of a cell that is new or changed.
+    pub fn of_new(appended: bool) -> Self {
+        match appended {
+            true => Origin::Appended,
+            false => Origin::Changed,
+        }
+    }
+}
+
 #[derive(Debug)]
 struct Cell {
     key: [u8; KEY_LEN],

@@ -60,6 +60,14 @@ impl Sealed {
         }
     }
 
+    /// Number of keys that its items change in the index, about.
+    pub fn keys(&self) -> usize {
+        match self {
+            Sealed::Lone(_) => 1,
+            Sealed::Set(set) => set.keys(),
+        }
+    }
+
     /// Prefetches the vector of the inode item.
     pub fn prefetch(&self) {
         if let Some(slot) = self.get(Kind::Inode, 0) {
@@ -246,6 +254,16 @@ impl DirtySet {
     /// Whether nothing is in it.
     pub fn is_empty(&self) -> bool {
         self.inode.is_none() && self.has_no_more()
+    }
+
+    /// Number of keys that its items change in the index, about: an entry also changes a name item.
+    pub fn keys(&self) -> usize {
+        let entries = self.entries.as_deref().map_or(0, |e| 2 * e.slots.len());
+        let others = match &self.others {
+            Others::Few(row) => row.len(),
+            Others::Many(map) => map.len(),
+        };
+        usize::from(self.inode.is_some()) + entries + others
     }
 
     /// Whether there is nothing except, perhaps, the inode item.

@@ -13,7 +13,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::ops::{Deref, DerefMut};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -32,6 +32,8 @@ pub struct Section {
     pub total: u64,
     /// Processor time of the holds of the lock that was held longest, in nanoseconds.
     pub longest: u64,
+    /// The part of `total` in which the thread also held a lock of another type, by that type.
+    pub within: HashMap<&'static str, u64>,
 }
 
 /// Locks of a type that are told apart in each thread; the others are summed as one type, but are
@@ -41,9 +43,21 @@ const MOST_LOCKS: usize = 512;
 /// Holds of one lock: their number and nanoseconds.
 type Holds = (u64, u64);
 
+/// The holds of the locks of a type.
+#[derive(Default)]
+struct OfType {
+    all: Holds,
+    locks: HashMap<usize, Holds>,
+    within: HashMap<&'static str, u64>,
+}
+
 /// The holds of a thread, by type.
 #[derive(Default)]
-struct Table(HashMap<&'static str, (Holds, HashMap<usize, Holds>)>);
+struct Table {
+    types: HashMap<&'static str, OfType>,
+    /// The types of the locks that the thread holds.
+    held: Vec<&'static str>,
+}
 
 static ENABLED: AtomicBool = AtomicBool::new(false);
 static TABLES: parking_lot::Mutex<Vec<Arc<parking_lot::Mutex<Table>>>> =
@@ -53,6 +67,22 @@ thread_local! {
     static OWN: RefCell<Option<Arc<parking_lot::Mutex<Table>>>> = const { RefCell::new(None) };
     /// Nanoseconds that measuring took in this thread.
     static MEASURING: Cell<u64> = const { Cell::new(0) };
+}
+
+/// The number of processors to which the volume's threads are fitted; 0: those that there are.
+static PROCESSORS: AtomicUsize = AtomicUsize::new(0);
+
+/// Lets volumes that are opened afterwards have as many threads as with this number of processors.
+pub fn assume_processors(processors: usize) {
+    PROCESSORS.store(processors, Ordering::Relaxed);
+}
+
+/// Number of processors that this process may use, or what [`assume_processors`] was told.
+pub fn processors() -> usize {
+    match PROCESSORS.load(Ordering::Relaxed) {
+        0 => std::thread::available_parallelism().map_or(1, usize::from),
+        assumed => assumed,
+    }
 }
 
 /// Starts or ends measuring. Holds that began while it was off are not counted.
@@ -65,13 +95,16 @@ pub fn enable(enabled: bool) {
 pub fn take() -> Vec<Section> {
     let mut by_type: HashMap<&'static str, (Section, HashMap<usize, u64>)> = HashMap::new();
     for table in TABLES.lock().iter() {
-        for (name, (all, locks)) in std::mem::take(&mut table.lock().0) {
+        for (name, of_type) in std::mem::take(&mut table.lock().types) {
             let (section, longest) = by_type.entry(name).or_default();
             section.name = name;
-            section.holds += all.0;
-            section.total += all.1;
-            for (lock, (_, nanos)) in locks {
+            section.holds += of_type.all.0;
+            section.total += of_type.all.1;
+            for (lock, (_, nanos)) in of_type.locks {
                 *longest.entry(lock).or_default() += nanos;
+            }
+            for (outer, nanos) in of_type.within {
+                *section.within.entry(outer).or_default() += nanos;
             }
         }
     }
@@ -107,6 +140,7 @@ fn cost() -> (u64, u64) {
         let table = parking_lot::Mutex::new(Table::default());
         let start = now();
         for n in 0..TIMES {
+            table.lock().begin("");
             let nanos = empty();
             table.lock().add("", n as usize % 64, nanos);
         }
@@ -124,16 +158,20 @@ struct Hold {
 
 impl Hold {
     fn new<T: ?Sized>(lock: *const ()) -> Self {
+        let name = std::any::type_name::<T>();
         Self {
-            name: std::any::type_name::<T>(),
+            name,
             lock: lock.addr(),
-            start: Self::begin(),
+            start: Self::begin(name),
         }
     }
 
-    fn begin() -> Option<(u64, u64)> {
-        let enabled = ENABLED.load(Ordering::Relaxed);
-        enabled.then(|| (now(), MEASURING.try_with(Cell::get).unwrap_or(0)))
+    fn begin(name: &'static str) -> Option<(u64, u64)> {
+        if !ENABLED.load(Ordering::Relaxed) {
+            return None;
+        }
+        with_own(|own| own.begin(name));
+        Some((now(), MEASURING.try_with(Cell::get).unwrap_or(0)))
     }
 
     fn pause(&mut self) {
@@ -144,20 +182,25 @@ impl Hold {
         let within = MEASURING.try_with(Cell::get).unwrap_or(0) - measuring;
         let nanos = now().saturating_sub(start).saturating_sub(seems + within);
         let _ = MEASURING.try_with(|all| all.set(all.get() + costs));
-        let _ = OWN.try_with(|own| {
-            let mut own = own.borrow_mut();
-            let own = own.get_or_insert_with(|| {
-                let table = Arc::default();
-                TABLES.lock().push(Arc::clone(&table));
-                table
-            });
-            own.lock().add(self.name, self.lock, nanos);
-        });
+        with_own(|own| own.add(self.name, self.lock, nanos));
     }
 
     fn resume(&mut self) {
-        self.start = Self::begin();
+        self.start = Self::begin(self.name);
     }
+}
+
+/// Calls `f` with the table of this thread.
+fn with_own(f: impl FnOnce(&mut Table)) {
+    let _ = OWN.try_with(|own| {
+        let mut own = own.borrow_mut();
+        let own = own.get_or_insert_with(|| {
+            let table = Arc::default();
+            TABLES.lock().push(Arc::clone(&table));
+            table
+        });
+        f(&mut own.lock());
+    });
 }
 
 impl Drop for Hold {
@@ -167,8 +210,18 @@ impl Drop for Hold {
 }
 
 impl Table {
+    fn begin(&mut self, name: &'static str) {
+        self.held.push(name);
+    }
+
     fn add(&mut self, name: &'static str, lock: usize, nanos: u64) {
-        let (all, locks) = self.0.entry(name).or_default();
+        let OfType { all, locks, within } = self.types.entry(name).or_default();
+        if let Some(at) = self.held.iter().rposition(|held| *held == name) {
+            self.held.remove(at);
+        }
+        for outer in self.held.iter().filter(|outer| **outer != name) {
+            *within.entry(outer).or_default() += nanos;
+        }
         let add = |holds: &mut Holds| *holds = (holds.0 + 1, holds.1 + nanos);
         add(all);
         if locks.len() < MOST_LOCKS || locks.contains_key(&lock) {
@@ -197,6 +250,11 @@ impl<T> Mutex<T> {
     /// An unlocked lock.
     pub const fn new(value: T) -> Self {
         Self(parking_lot::Mutex::new(value))
+    }
+
+    /// The value.
+    pub fn into_inner(self) -> T {
+        self.0.into_inner()
     }
 }
 
@@ -406,5 +464,23 @@ mod tests {
             "{own:?}"
         );
         assert!(own.longest < own.total, "{own:?}");
+        let outer = Mutex::new((Own(0), ()));
+        enable(true);
+        let hold = outer.lock();
+        work(&mut locks[0].lock());
+        drop(hold);
+        work(&mut locks[0].lock());
+        enable(false);
+        let found = take();
+        let own = found
+            .iter()
+            .find(|section| section.name.contains("tests::Own") && !section.name.contains('('));
+        let own = own.unwrap();
+        let within: Vec<u64> = own.within.values().copied().collect();
+        assert!(
+            within.len() == 1 && within[0] < own.total / 4 * 3,
+            "{own:?}"
+        );
+        assert!(within[0] > own.total / 4, "{own:?}");
     }
 }

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use crate::error::{Error, Result};
 use crate::format::root::RootState;
 use crate::hash::IntHash;
-use crate::sync::Mutex;
+use crate::sync::{Mutex, in_threads};
 use crate::txn::items::{DirtyInodes, ItemStore, OpenedRoot, SharedByTrees};
 use crate::txn::roots::Roots;
 use crate::txn::{Core, Limits};
@@ -34,13 +34,36 @@ pub(super) struct HeadInput {
     pub orphaned: bool,
 }
 
-impl HeadInput {
-    /// Sorts the inodes by their numbers and removes duplicates: an inode whose changes all died and
-    /// that was changed again is listed twice.
-    pub fn in_order(mut self) -> Self {
-        self.inodes.sort_unstable_by_key(|(ino, _)| *ino);
-        self.inodes.dedup_by_key(|(ino, _)| *ino);
-        self
+/// The same, as it was taken from the threads' lists.
+pub(super) struct TakenHead {
+    /// The tree of the head.
+    pub items: Arc<ItemStore>,
+    lists: Vec<DirtyInodes>,
+    orphaned: bool,
+}
+
+/// Shorter lists are not worth a thread.
+const LONG: usize = 1 << 12;
+
+impl TakenHead {
+    /// Sorts the inodes by their numbers, in up to `threads` threads, and removes duplicates: an inode
+    /// whose changes all died and that was changed again is listed twice.
+    pub fn in_order(self, threads: usize) -> HeadInput {
+        let long = self.lists.iter().filter(|list| list.len() >= LONG).count();
+        let lists = self.lists.into_iter();
+        let sorted = in_threads(threads.min(long), "cairnfs-part", lists, |mut list| {
+            list.sort_unstable_by_key(|(ino, _)| *ino);
+            list
+        });
+        let mut inodes: DirtyInodes = sorted.into_iter().flatten().collect();
+        // Finds the sorted lists, and only merges them.
+        inodes.sort_by_key(|(ino, _)| *ino);
+        inodes.dedup_by_key(|(ino, _)| *ino);
+        HeadInput {
+            items: self.items,
+            inodes,
+            orphaned: self.orphaned,
+        }
     }
 }
 
@@ -183,17 +206,17 @@ impl Heads {
     }
 
     /// Takes the changed inodes of all heads. No thread commits.
-    pub(super) fn take_dirty(&self) -> Vec<HeadInput> {
+    pub(super) fn take_dirty(&self) -> Vec<TakenHead> {
         let table = self.table.lock();
         let input = |items: &Arc<ItemStore>| {
-            let (inodes, orphaned) = (items.dirty().take(), items.dirty().take_orphaned());
+            let (lists, orphaned) = (items.dirty().take(), items.dirty().take_orphaned());
             let items = items.clone();
-            let input = HeadInput {
+            let taken = TakenHead {
                 items,
-                inodes,
+                lists,
                 orphaned,
             };
-            (!input.inodes.is_empty()).then_some(input)
+            (!taken.lists.is_empty()).then_some(taken)
         };
         table.open.values().filter_map(input).collect()
     }

@@ -1,4 +1,6 @@
-//! How the memory budget of a volume is divided among its parts.
+//! How the memory budget of a volume is divided among its parts, and how much merges do at once.
+
+use crate::sync::processors;
 
 /// What a clean inode counts as, in bytes.
 const INODE: usize = 512;
@@ -6,7 +8,7 @@ const INODE: usize = 512;
 /// is divided again.
 const LENT: usize = 2;
 
-/// How the memory budget is divided, in bytes except where stated.
+/// How the memory budget is divided, in bytes except where stated, and limits of merges.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
     /// Cached index nodes.
@@ -29,21 +31,56 @@ pub struct Limits {
     pub replay: i64,
     /// Keys that a step of a merge takes, in number.
     pub step_keys: u64,
+    /// Keys that a part of a merge has at least, in number; with [`u64::MAX`] there are no parts.
+    pub part_keys: u64,
+    /// Threads for the parts of a merge.
+    pub merge_threads: usize,
 }
 
-/// Limits below those of any budget, so that a few files reach what otherwise takes many.
+/// Keys of a part of a merge. A part leaves its last node partly filled, so it should make some
+/// hundreds.
+const PART_KEYS: u64 = 1 << 15;
+
+/// Most threads of a merge.
+const MOST_MERGING: usize = 16;
+
+/// Limits below those of any budget, so that a few files reach what otherwise takes many. A merge
+/// has parts only if its steps are not limited.
 #[derive(Debug, Clone, Copy)]
 pub struct Pressure {
     /// Bytes of dirty sets that replay may hold.
     pub replay: i64,
     /// Keys that a step of a merge may take.
     pub step_keys: u64,
+    /// Keys that a part of a merge has at least.
+    pub part_keys: u64,
+}
+
+impl Pressure {
+    /// Merges in steps of so many keys, and replay in passes of so many bytes.
+    pub const fn steps(replay: i64, step_keys: u64) -> Self {
+        Self {
+            replay,
+            step_keys,
+            part_keys: u64::MAX,
+        }
+    }
+
+    /// Merges in parts of at least so many keys, and replay in passes of so many bytes.
+    pub const fn parts(replay: i64, part_keys: u64) -> Self {
+        Self {
+            replay,
+            step_keys: u64::MAX,
+            part_keys,
+        }
+    }
 }
 
 impl Limits {
     /// Divides a budget of `bytes`, at least 8 MiB.
     pub fn for_budget(bytes: usize) -> Self {
         let bytes = bytes.max(8 << 20);
+        let merge_threads = (processors() / 2).clamp(1, MOST_MERGING);
         Self {
             nodes: bytes / 4,
             data: bytes / 32 * 3,
@@ -55,6 +92,12 @@ impl Limits {
             names: (bytes / 16) as i64,
             replay: (bytes / 16 * 5) as i64,
             step_keys: u64::MAX,
+            part_keys: if merge_threads > 1 {
+                PART_KEYS
+            } else {
+                u64::MAX
+            },
+            merge_threads,
         }
     }
 
@@ -66,12 +109,27 @@ impl Limits {
         (self.nodes.saturating_sub(nodes) + inodes + names) / LENT
     }
 
+    /// The same, for a volume without workers, whose merges have no other threads.
+    pub fn alone(self) -> Self {
+        Self {
+            part_keys: u64::MAX,
+            merge_threads: 1,
+            ..self
+        }
+    }
+
     /// The same, with tighter limits for merges and replay.
     pub fn under(self, pressure: Option<Pressure>) -> Self {
         match pressure {
-            Some(Pressure { replay, step_keys }) => Self {
+            Some(Pressure {
                 replay,
                 step_keys,
+                part_keys,
+            }) => Self {
+                replay,
+                step_keys,
+                part_keys,
+                merge_threads: 2,
                 ..self
             },
             None => self,

@@ -70,31 +70,26 @@ struct Root {
 /// A volume, and what it must have.
 struct Modelled {
     device: std::sync::Arc<cairnfs::device::MemoryDevice>,
+    pressure: Pressure,
     main: Volume,
     roots: BTreeMap<String, Root>,
     made: usize,
     byte: u8,
 }
 
-fn engine_options() -> Options {
-    Options {
+fn opened(device: &std::sync::Arc<cairnfs::device::MemoryDevice>, pressure: Pressure) -> Volume {
+    let options = Options {
         cache_budget: 8 << 20,
-        pressure: Some(Pressure {
-            replay: 2000,
-            step_keys: 5,
-        }),
+        pressure: Some(pressure),
         ..Options::default()
-    }
-}
-
-fn opened(device: &std::sync::Arc<cairnfs::device::MemoryDevice>) -> Volume {
-    Volume::from(open_with(device.clone(), engine_options()))
+    };
+    Volume::from(open_with(device.clone(), options))
 }
 
 impl Modelled {
-    fn new() -> Self {
+    fn new(pressure: Pressure) -> Self {
         let device = fresh();
-        let main = opened(&device);
+        let main = opened(&device, pressure);
         main.create_dir("d").unwrap();
         main.create_dir("e").unwrap();
         let root = Root {
@@ -104,6 +99,7 @@ impl Modelled {
         };
         Self {
             device,
+            pressure,
             main,
             roots: [("main".to_owned(), root)].into(),
             made: 0,
@@ -164,7 +160,7 @@ impl Modelled {
             }
             false => self.main.clone().close().unwrap(),
         }
-        self.main = opened(&self.device);
+        self.main = opened(&self.device, self.pressure);
     }
 
     fn run(&mut self, op: &Op) {
@@ -301,8 +297,14 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
     #[test]
-    fn branches_agree_with_a_model(ops in ops()) {
-        let mut modelled = Modelled::new();
+    fn branches_agree_with_a_model(
+        pressure in prop_oneof![
+            Just(Pressure::steps(2000, 5)),
+            Just(Pressure::parts(2000, 5)),
+        ],
+        ops in ops(),
+    ) {
+        let mut modelled = Modelled::new(pressure);
         for op in &ops {
             modelled.run(op);
             if matches!(op, Op::Kill | Op::Close) {

@@ -531,10 +531,13 @@ proptest! {
 
     #[test]
     fn listings_during_changes_match_model(
-        tight in any::<bool>(),
+        pressure in prop_oneof![
+            Just(None),
+            Just(Some(Pressure::steps(0, 2))),
+            Just(Some(Pressure::parts(0, 2))),
+        ],
         steps in proptest::collection::vec((0..48_u8, 0..12_u8, 0..12_u8), 1..150),
     ) {
-        let pressure = tight.then_some(Pressure { replay: 0, step_keys: 2 });
         let mut listed = Listed::new(Options { pressure, ..Options::default() });
         listed.model.next = 1;
         steps.into_iter().for_each(|step| listed.step(step));

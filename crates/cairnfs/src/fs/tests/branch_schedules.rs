@@ -242,13 +242,7 @@ fn held_writers_against_holders() {
 /// A volume with merges and walks in small steps, and a snapshot of a file that was changed since.
 fn with_snapshot() -> (Arc<Volume>, u64, u64) {
     wait_for_ever(true);
-    let volume = open_with(
-        fresh(),
-        Some(Pressure {
-            replay: i64::MAX,
-            step_keys: 4,
-        }),
-    );
+    let volume = open_with(fresh(), Some(Pressure::steps(i64::MAX, 4)));
     let free = free_when_empty(&volume);
     let ino = volume.create("a").unwrap();
     volume.write(ino, &OLD);

@@ -3,5 +3,6 @@
 mod damage;
 mod differences;
 mod model;
+mod parts;
 mod shape;
 pub mod support;

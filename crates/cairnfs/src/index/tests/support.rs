@@ -15,7 +15,7 @@ use crate::format::key::{Key, Kind};
 use crate::format::node::CellValue;
 use crate::format::pointer::RawPtr;
 use crate::format::{BLOCK_SIZE, NODE_BLOCKS, NODE_SIZE};
-use crate::index::{Edits, Index, NodeSpace, Tree};
+use crate::index::{Bounds, Edits, Index, NodeCounts, NodeSpace, Part, Tree};
 
 pub const FIRST: u64 = 64;
 
@@ -75,6 +75,8 @@ pub struct Space {
     pub lax: bool,
     /// Allow a helper thread for writes.
     pub apart: bool,
+    /// The counts of all trees made.
+    pub counts: Mutex<NodeCounts>,
 }
 
 #[derive(Default)]
@@ -115,6 +117,11 @@ impl NodeSpace for Space {
         state.retired.push(block);
     }
 
+    fn note_nodes(&self, nodes: &NodeCounts) {
+        let mut counts = self.counts.lock();
+        *counts = counts.and(nodes);
+    }
+
     fn writes_apart(&self) -> bool {
         self.apart
     }
@@ -126,7 +133,7 @@ pub type Changes = BTreeMap<Key, Option<Vec<u8>>>;
 /// Edits from a map; checks the old values against the model, and updates the model.
 pub struct FromMap<'a> {
     pub changes: std::iter::Peekable<std::collections::btree_map::IntoIter<Key, Option<Vec<u8>>>>,
-    pub model: &'a mut Items,
+    pub model: &'a Mutex<Items>,
     pub most: usize,
     value: Option<Vec<u8>>,
 }
@@ -143,11 +150,13 @@ impl Edits for FromMap<'_> {
         self.most -= 1;
         let (next, value) = self.changes.next().unwrap();
         assert_eq!(*key, next);
-        assert_eq!(old, self.model.get(key).map(|v| &**v), "old value");
+        let mut model = self.model.lock();
+        assert_eq!(old, model.get(key).map(|v| &**v), "old value");
         match &value {
-            Some(v) => self.model.insert(*key, v.clone()),
-            None => self.model.remove(key),
+            Some(v) => model.insert(*key, v.clone()),
+            None => model.remove(key),
         };
+        drop(model);
         self.value = value;
         Ok(self.value.as_deref().map(Cow::Borrowed))
     }
@@ -188,18 +197,55 @@ impl Bench {
     /// Applies at most `most` of `changes`; returns the rest.
     pub fn step(&mut self, changes: Changes, most: usize) -> Result<Changes> {
         self.birth += 1;
+        let model = Mutex::new(std::mem::take(&mut self.model));
         let mut edits = FromMap {
             changes: changes.into_iter().peekable(),
-            model: &mut self.model,
+            model: &model,
             most,
             value: None,
         };
-        let tree = self
+        let applied = self
             .index
-            .apply(&self.tree, &mut edits, self.birth, &self.space)?;
+            .apply(&self.tree, &mut edits, self.birth, &self.space);
         let rest = edits.changes.collect();
-        self.tree = tree;
+        self.model = model.into_inner();
+        self.tree = applied?;
         Ok(rest)
+    }
+
+    /// Applies `changes` in parts that begin at these objects, and one before them.
+    pub fn apply_parts(
+        &mut self,
+        mut changes: Changes,
+        from: &BTreeSet<u64>,
+        threads: usize,
+    ) -> Result<()> {
+        self.birth += 1;
+        let model = Mutex::new(std::mem::take(&mut self.model));
+        let mut parts = Vec::new();
+        let mut end = None;
+        for first in from.iter().rev().map(|first| Some(*first)).chain([None]) {
+            let edits = match first {
+                Some(first) => changes.split_off(&Key::first_of(first)),
+                None => std::mem::take(&mut changes),
+            };
+            let edits = FromMap {
+                changes: edits.into_iter().peekable(),
+                model: &model,
+                most: usize::MAX,
+                value: None,
+            };
+            let range = Bounds::of_objects(first, end);
+            parts.push(Part { range, edits });
+            end = first;
+        }
+        parts.reverse();
+        let applied =
+            self.index
+                .apply_parts(&self.tree, &mut parts, self.birth, (&self.space, threads));
+        self.model = model.into_inner();
+        self.tree = applied?;
+        Ok(())
     }
 
     pub fn apply(&mut self, changes: Changes) {

@@ -3,11 +3,9 @@
 //! Runs under the lock of merges. Everything merged has moved the log's tail, so no record refers
 //! to a freed block, and no change of roots is in the log that still has the root as a parent.
 
-use std::cell::Cell;
-
 use crate::error::{Error, Result};
 use crate::fault::{self, InjectedFault};
-use crate::sync::atomic::Ordering;
+use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::txn::Core;
 use crate::txn::blocks::BlockSet;
 use crate::txn::drop::walk::Walk;
@@ -30,7 +28,10 @@ impl Core {
     /// Frees `alone`, what a root alone has, and removes the root.
     fn free_root(&self, place: &Place, alone: &BlockSet) -> Result<Result<()>> {
         let kept = &self.drops.units;
-        let (count, promised) = (Cell::new(0), Cell::new(kept.swap(0, Ordering::Relaxed)));
+        let (count, promised) = (
+            AtomicU64::new(0),
+            AtomicU64::new(kept.swap(0, Ordering::Relaxed)),
+        );
         let space = StepSpace::new(self, &count, &promised);
         let changes = self.roots.without(place);
         let step = VolumeStep {
@@ -51,7 +52,7 @@ impl Core {
             Err(error) => Err(error),
             Ok(units) => self.release_root(place, changes, alone, units).map(Ok),
         };
-        kept.store(promised.get(), Ordering::Relaxed);
+        kept.store(promised.into_inner(), Ordering::Relaxed);
         freed
     }
 

@@ -29,6 +29,11 @@ impl GivenUp {
         }
     }
 
+    /// Nothing, of the same tree.
+    pub fn of_same_tree(&self) -> Self {
+        Self::above(self.floor)
+    }
+
     /// Continues with a tree with this floor, from [`Watch::floor_of`].
     pub fn set_floor(&mut self, floor: Option<u64>) {
         self.floor = floor;

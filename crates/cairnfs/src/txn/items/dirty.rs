@@ -65,9 +65,9 @@ impl DirtyList {
         self.inodes.has_any()
     }
 
-    /// Takes all inodes.
-    pub fn take(&self) -> DirtyInodes {
-        self.inodes.take()
+    /// Takes all inodes, in several lists.
+    pub fn take(&self) -> Vec<DirtyInodes> {
+        self.inodes.take_lists()
     }
 
     /// Takes and resets whether an orphan item may have changed.

@@ -58,6 +58,11 @@ impl Backlog {
         self.sealed_bytes.store(bytes, Ordering::Release);
     }
 
+    /// Lowers the memory of the sealed sets that are left to `bytes`, if it is more.
+    pub(super) fn lower_sealed_bytes(&self, bytes: i64) {
+        self.sealed_bytes.fetch_min(bytes, Ordering::AcqRel);
+    }
+
     /// A merge has removed all deleted items.
     pub(super) fn shrunk(&self) {
         self.shrinking.store(0, Ordering::Release);

@@ -5,8 +5,6 @@
 //! the reserve: it rewrites the same items into as few leaves as possible. Packing runs in steps
 //! like a merge, under the lock of merges, and changes no item.
 
-use std::cell::Cell;
-
 use crate::error::{Error, Result};
 use crate::format::key::Key;
 use crate::index::NodeSpace;
@@ -97,7 +95,7 @@ fn pack_step(
     (id, from): (u32, Option<Key>),
     birth: u64,
 ) -> Result<(Option<Key>, u64)> {
-    let (count, promised) = (Cell::new(0), Cell::new(0));
+    let (count, promised) = (AtomicU64::new(0), AtomicU64::new(0));
     let space = StepSpace::new(core, &count, &promised);
     let inherited = core.roots.merged_inherited(id);
     if birth <= inherited {

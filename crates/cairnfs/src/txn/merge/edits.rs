@@ -7,7 +7,6 @@
 //! same code.
 
 use std::borrow::Cow;
-use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -26,11 +25,13 @@ use crate::inode::dirty::{DirtySet, Sealed};
 use crate::journal::vector::LogVector;
 use crate::prefetch::prefetch;
 use crate::space::BlockRun;
+use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::txn::commit::is_inherited;
 use crate::txn::drop::GivenUp;
 use crate::txn::items::{ItemStore, bad_item};
 use crate::txn::merge::old_names::{Indexes, OldNames, change_names};
-use crate::txn::merge::shared::SharedEdits;
+use crate::txn::merge::parts::keys_of;
+use crate::txn::merge::shared::{SharedEdits, StepValues};
 use crate::values::Value;
 
 /// Inodes that are prefetched together.
@@ -104,7 +105,7 @@ pub struct MergeEdits<'a> {
     collected: bool,
     edits: VecDeque<(Key, Edit)>,
     /// Index nodes that this step has allocated so far, and may allocate.
-    taken: &'a Cell<u64>,
+    taken: &'a AtomicU64,
     limit: u64,
     /// Keys that this step has processed so far.
     keys: u64,
@@ -119,7 +120,7 @@ pub struct MergeEdits<'a> {
     /// Keys that a step processes at most.
     step_keys: u64,
     /// Changes of the shared values in this step.
-    shared: SharedEdits<'a>,
+    shared: Arc<StepValues<'a>>,
     /// Names from before this step that are still in the index.
     old_names: OldNames<'a>,
     /// Buffer for the value that was returned last.
@@ -137,7 +138,7 @@ impl<'a> MergeEdits<'a> {
         (items, step_keys): (&'a ItemStore, u64),
         inodes: &'a [(u64, Arc<Inode>)],
         boundary: Option<u64>,
-        taken: &'a Cell<u64>,
+        taken: &'a AtomicU64,
     ) -> Self {
         Self {
             inodes,
@@ -154,7 +155,7 @@ impl<'a> MergeEdits<'a> {
             image: ImageChange::default(),
             items,
             step_keys,
-            shared: SharedEdits::new(items, Tree::default()),
+            shared: Arc::new(StepValues::new(items, Tree::default())),
             old_names: OldNames::new(items.index(), Tree::default()),
             value: Vec::new(),
         }
@@ -193,7 +194,7 @@ impl<'a> MergeEdits<'a> {
             given_up,
             ..ImageChange::default()
         };
-        self.shared = SharedEdits::new(self.items, tree);
+        self.shared = Arc::new(StepValues::new(self.items, tree));
         self.old_names = OldNames::new(self.items.index(), tree);
     }
 
@@ -206,9 +207,80 @@ impl<'a> MergeEdits<'a> {
 
     /// Takes the changes of the shared values in this step, which are applied after all other
     /// edits.
-    pub fn take_shared(&mut self) -> SharedEdits<'a> {
-        let none = SharedEdits::new(self.items, Tree::default());
-        std::mem::replace(&mut self.shared, none)
+    pub fn take_shared(&mut self) -> Result<SharedEdits<'a>> {
+        let none = Arc::new(StepValues::new(self.items, Tree::default()));
+        let shared = std::mem::replace(&mut self.shared, none);
+        let shared = Arc::into_inner(shared).map(StepValues::into_edits);
+        shared.ok_or(Error::Invalid("a part of a step has not ended"))
+    }
+
+    /// The inodes that are not processed yet, ascending.
+    pub fn inodes(&self) -> &'a [(u64, Arc<Inode>)] {
+        self.inodes
+    }
+
+    /// Whether the edits may be divided: a step can have all of them, none was taken before, and
+    /// committers have reserved for what the index grows.
+    pub fn may_divide(&self) -> bool {
+        self.step_keys == u64::MAX && self.edits.is_empty() && self.boundary.is_some()
+    }
+
+    /// Seals the sets of some of the inodes. Returns for each the number of keys that it changes,
+    /// about.
+    pub fn seal(&self, inodes: &[(u64, Arc<Inode>)]) -> Vec<u64> {
+        let mut keys = Vec::with_capacity(inodes.len());
+        for together in inodes.chunks(TOGETHER) {
+            together.iter().for_each(|(_, inode)| inode.prefetch());
+            for (_, inode) in together {
+                let mut state = inode.write();
+                state.seal_up_to(self.boundary);
+                keys.push(keys_of(state.sealed.as_ref()));
+            }
+        }
+        keys
+    }
+
+    /// The edits of some of the inodes, as a part of the step on `tree`.
+    pub fn part(&self, inodes: &'a [(u64, Arc<Inode>)], tree: Tree) -> Self {
+        Self {
+            inodes,
+            boundary: self.boundary,
+            orphans: Vec::new(),
+            collected: self.collected,
+            fetched: 0,
+            edits: VecDeque::new(),
+            taken: self.taken,
+            limit: u64::MAX,
+            keys: 0,
+            covered: (0, 0),
+            inherited: self.inherited,
+            image: ImageChange {
+                given_up: self.image.given_up.of_same_tree(),
+                ..ImageChange::default()
+            },
+            items: self.items,
+            step_keys: u64::MAX,
+            shared: self.shared.clone(),
+            old_names: OldNames::new(self.items.index(), tree),
+            value: Vec::new(),
+        }
+    }
+
+    /// Passes the orphan items on to the part that has their object.
+    pub fn pass_orphans(&mut self, part: &mut Self) {
+        part.orphans = std::mem::take(&mut self.orphans);
+    }
+
+    /// Adds what a part leaves when all of its edits are taken.
+    pub fn add(&mut self, part: Self) {
+        self.image.add(part.image);
+        self.old_names.add(part.old_names);
+    }
+
+    /// All edits were taken by parts.
+    pub fn end(&mut self) {
+        self.inodes = &[];
+        self.fetched = 0;
     }
 
     /// Whether no edits are left for a further step.
@@ -416,7 +488,7 @@ impl Edits for MergeEdits<'_> {
             return Ok(None);
         };
         let behind = self.shared.cost() + self.old_names.cost();
-        let taken = self.taken.get().saturating_add(behind);
+        let taken = self.taken.load(Ordering::Relaxed).saturating_add(behind);
         let full = taken >= self.limit || self.keys >= self.step_keys;
         if full && self.may_end_before(&key) {
             return Ok(None);

@@ -16,7 +16,7 @@
 //! ([`MergeInput`]), what waits for a merge ([`backlog`]) and the state of packing ([`compact`]). A
 //! merge connects all parts of a volume, so its functions get the [`Core`] and use the interfaces of
 //! its parts. A merge feeds [`edits`] to the index in [`steps`], whose nodes come from
-//! [`step_space`]; [`old_names`] and [`shared`] derive what the log does not have; [`release`] gives
+//! [`step_space`], on many processors in [`parts`]; [`old_names`] and [`shared`] derive what the log does not have; [`release`] gives
 //! memory back.
 
 mod backlog;
@@ -27,13 +27,13 @@ mod boundary;
 mod compact;
 mod edits;
 mod old_names;
+mod parts;
 mod release;
 mod rest;
 mod shared;
 mod step_space;
 mod steps;
 
-use std::cell::Cell;
 use std::sync::Arc;
 
 use self::backlog::Backlog;
@@ -53,7 +53,7 @@ use crate::journal::ring::CONTEXT_BASE;
 use crate::metrics::Latency;
 use crate::space::{BlockRun, Class};
 use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::txn::Core;
 use crate::txn::change::touched;
 use crate::txn::copies::{Copies, Heir};
@@ -445,13 +445,14 @@ impl Merger {
         })?;
         let (made, heads, units, roots, inheriting) = point.taken;
         let merged = core.superblocks.newest().merged_seq.get();
+        let threads = core.merge_threads();
         let input = MergeInput {
             seq: point.seq,
             birth: point.logged_seq.max(merged),
             end: point.end,
             credited: paid.is_none(),
             freed: point.freed,
-            heads: heads.into_iter().map(HeadInput::in_order).collect(),
+            heads: heads.into_iter().map(|h| h.in_order(threads)).collect(),
             units,
             roots,
             inheriting,
@@ -459,15 +460,19 @@ impl Merger {
         Ok((input, made))
     }
 
-    /// Merges the input. If a step finds no space, the whole input stays for a later merge, which
-    /// applies it again: changes that are already in the index have no effect.
+    /// Merges the input. If a step finds no space, it is merged again, as what is already in the index
+    /// has no effect: at once without parts, which need less space, then by a later merge.
     fn merge_or_keep(
         &self,
         core: &Core,
         mut taken: MergeInput,
         (left, ending): (&mut Left, Ending),
     ) -> Result<()> {
-        let result = self.merge_taken(core, &mut taken, (left, ending));
+        let divides = core.limits.part_keys < u64::MAX && !self.is_starved();
+        let mut result = self.merge_taken(core, &mut taken, divides, (left, ending));
+        if divides && matches!(result, Err(Error::NoSpace)) {
+            result = self.merge_taken(core, &mut taken, false, (left, ending));
+        }
         if matches!(result, Err(Error::NoSpace)) {
             tracing::error!(
                 "a merge found no space for the index; changes wait until there is some"
@@ -483,6 +488,7 @@ impl Merger {
         &self,
         core: &Core,
         taken: &mut MergeInput,
+        divides: bool,
         (left, ending): (&mut Left, Ending),
     ) -> Result<()> {
         left.settle(core)?;
@@ -493,7 +499,7 @@ impl Merger {
         };
         let pending: u64 = taken.freed.iter().map(|r| r.len).sum();
         let mut lost = Vec::new();
-        let merged = self.apply_input(core, taken, ending, &mut lost);
+        let merged = self.apply_input(core, taken, (divides, ending), &mut lost);
         let retired = match merged {
             Ok(retired) => retired,
             Err(error) => {
@@ -570,10 +576,10 @@ impl Merger {
         &self,
         core: &Core,
         taken: &mut MergeInput,
-        ending: Ending,
+        (divides, ending): (bool, Ending),
         lost: &mut Vec<BlockRun>,
     ) -> Result<Retired> {
-        let (count, promised) = (Cell::new(0), Cell::new(taken.units));
+        let (count, promised) = (AtomicU64::new(0), AtomicU64::new(taken.units));
         let mut heads = Vec::with_capacity(taken.heads.len());
         for head in &taken.heads {
             let all = (&*head.items, core.limits.step_keys);
@@ -590,10 +596,11 @@ impl Merger {
             ending,
             roots: &taken.roots,
             promised: &promised,
+            divides,
             count: &count,
         };
         let applied = self.merge_steps(core, heads, &step, lost);
-        taken.units = promised.get();
+        taken.units = promised.into_inner();
         applied
     }
 
@@ -612,8 +619,7 @@ impl Merger {
         roots: Option<&RootItems>,
     ) -> Result<Vec<BlockRun>> {
         self.backlog.take_over(memory, 0);
-        let heads: Vec<HeadInput> = heads.into_iter().map(HeadInput::in_order).collect();
-        let count = Cell::new(0);
+        let count = AtomicU64::new(0);
         let mut edits = Vec::with_capacity(heads.len());
         for head in &heads {
             let all = (&*head.items, core.limits.step_keys);
@@ -621,7 +627,7 @@ impl Merger {
             of_head.collect_orphans();
             edits.push(of_head);
         }
-        let promised = Cell::new(0);
+        let promised = AtomicU64::new(0);
         let none = RootItems::new();
         let step = Step {
             seq,
@@ -630,6 +636,7 @@ impl Merger {
             ending: Ending::Settled,
             roots: roots.unwrap_or(&none),
             promised: &promised,
+            divides: false,
             count: &count,
         };
         let mut lost = Vec::new();

@@ -97,6 +97,14 @@ impl<'a> OldNames<'a> {
         Ok(())
     }
 
+    /// Adds what another part of the step has not removed.
+    pub fn add(&mut self, other: Self) {
+        self.entries.extend(other.entries);
+        for (leaf, items) in other.leaves {
+            *self.leaves.entry(leaf).or_default() += items;
+        }
+    }
+
     /// The key of the first item that must change.
     pub fn first(&self) -> Option<Key> {
         self.entries.first_key_value().map(|(key, _)| *key)

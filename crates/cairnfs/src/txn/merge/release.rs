@@ -1,16 +1,21 @@
 //! Release of the sealed sets that a merge has brought into the index.
 //!
 //! Inodes are released in order of their numbers and prefetched, because most of them have left the
-//! processor's cache. Threads that wait for memory are woken as it becomes free.
+//! processor's cache; with many processors by several threads. Threads that wait for memory are
+//! woken as it becomes free.
 
 use std::sync::Arc;
 
 use crate::journal::vector::LogVector;
 use crate::prefetch::prefetch;
+use crate::sync::atomic::{AtomicUsize, Ordering};
+use crate::sync::in_threads;
 use crate::txn::Core;
 use crate::txn::heads::HeadInput;
+use crate::txn::items::{DirtyInodes, ItemStore};
 use crate::txn::merge::backlog::Backlog;
 use crate::txn::merge::edits::TOGETHER;
+use crate::txn::merge::parts::{NAME, PIECE};
 
 /// Waiters for memory are woken each time this many inodes were released.
 const WAKE_EVERY: usize = 1 << 14;
@@ -18,14 +23,13 @@ const WAKE_EVERY: usize = 1 << 14;
 /// Releases the sealed sets of all heads, which the index has, and regularly wakes the threads that
 /// wait for memory.
 pub(super) fn release_sealed(core: &Core, backlog: &Backlog, heads: Vec<HeadInput>, seq: u64) {
-    let mut release = Release {
+    let release = Release {
         core,
         backlog,
         seq,
         together: heads.iter().map(|head| head.inodes.len()).sum(),
         sealed: backlog.sealed_bytes(),
-        released: 0,
-        woken_at: 0,
+        released: AtomicUsize::new(0),
     };
     for head in heads {
         release.head(head);
@@ -41,41 +45,57 @@ struct Release<'a> {
     /// Number of inodes, and bytes of their sealed sets.
     together: usize,
     sealed: i64,
-    /// Number of inodes released so far, and when threads were woken last.
-    released: usize,
-    woken_at: usize,
+    /// Number of inodes released so far.
+    released: AtomicUsize,
 }
 
 impl Release<'_> {
-    fn head(&mut self, head: HeadInput) {
+    fn head(&self, head: HeadInput) {
+        let threads = match head.inodes.len() as u64 >= self.core.limits.part_keys {
+            true => self.core.merge_threads(),
+            false => 1,
+        };
         let together = head.inodes.len();
+        let threads = threads.min(together.div_ceil(PIECE));
         let mut inodes = head.inodes.into_iter();
+        let pieces = std::iter::from_fn(|| {
+            let piece: Vec<_> = inodes.by_ref().take(PIECE).collect();
+            (!piece.is_empty()).then_some(piece)
+        });
+        in_threads(threads, NAME, pieces, |piece| {
+            let len = piece.len();
+            self.piece(&head.items, piece, together);
+            self.wake(len);
+        });
+    }
+
+    fn piece(&self, items: &ItemStore, inodes: DirtyInodes, together: usize) {
+        let mut inodes = inodes.into_iter();
         let mut vectors = Vec::new();
         let mut clean = Vec::with_capacity(TOGETHER);
         while !inodes.as_slice().is_empty() {
             let next = inodes.as_slice().iter().take(TOGETHER);
             next.for_each(|(_, inode)| inode.prefetch());
             for (_, inode) in inodes.by_ref().take(TOGETHER) {
-                self.released += 1;
                 if inode.release_sealed(self.seq, &mut vectors) {
                     clean.push(inode);
                 }
             }
             drop_together(&mut vectors);
-            let cleaned = |inode| head.items.table().cleaned(inode, together);
+            let cleaned = |inode| items.table().cleaned(inode, together);
             clean.drain(..).for_each(cleaned);
-            self.wake();
         }
     }
 
-    /// Wakes the threads that wait for memory, once enough was released since the last time.
-    fn wake(&mut self) {
-        let left = self.together - self.released;
-        if self.released - self.woken_at >= WAKE_EVERY && left > 0 {
-            self.woken_at = self.released;
+    /// Counts released inodes, and wakes the threads that wait for memory, once enough were released
+    /// since the last time.
+    fn wake(&self, more: usize) {
+        let before = self.released.fetch_add(more, Ordering::Relaxed);
+        let left = self.together.saturating_sub(before + more);
+        if (before + more) / WAKE_EVERY > before / WAKE_EVERY && left > 0 {
             let per_inode = self.sealed / self.together as i64;
             self.backlog
-                .set_sealed_bytes((per_inode * left as i64).max(1));
+                .lower_sealed_bytes((per_inode * left as i64).max(1));
             self.core.journal.ring().wake();
         }
     }

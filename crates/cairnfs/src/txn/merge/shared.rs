@@ -24,6 +24,8 @@ use crate::format::xattr::{
     shared_place,
 };
 use crate::index::{Edits, Tree};
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::txn::items::{ItemStore, bad_value, value_at};
 use crate::values::{Value, Values};
 
@@ -51,6 +53,48 @@ pub(super) struct SharedEdits<'a> {
     cost: u64,
 }
 
+/// The changes of one step, to which its parts add side by side.
+pub(super) struct StepValues<'a> {
+    edits: Mutex<SharedEdits<'a>>,
+    /// Index nodes that the changes so far may allocate.
+    cost: AtomicU64,
+}
+
+impl<'a> StepValues<'a> {
+    /// An empty set of changes of `tree`.
+    pub fn new(items: &'a ItemStore, tree: Tree) -> Self {
+        Self {
+            edits: Mutex::new(SharedEdits::new(items, tree)),
+            cost: AtomicU64::new(0),
+        }
+    }
+
+    /// Index nodes that the changes so far may allocate.
+    pub fn cost(&self) -> u64 {
+        self.cost.load(Ordering::Relaxed)
+    }
+
+    /// Removes a use of the value at `place`.
+    pub fn lose(&self, place: SharedRef) {
+        let mut edits = self.edits.lock();
+        edits.lose(place);
+        self.cost.store(edits.cost, Ordering::Relaxed);
+    }
+
+    /// As [`SharedEdits::gain`].
+    pub fn gain(&self, value: &Value) -> Result<Option<SharedRef>> {
+        let mut edits = self.edits.lock();
+        let place = edits.gain(value);
+        self.cost.store(edits.cost, Ordering::Relaxed);
+        place
+    }
+
+    /// The changes, as edits.
+    pub fn into_edits(self) -> SharedEdits<'a> {
+        self.edits.into_inner()
+    }
+}
+
 /// Index nodes that a change of a value's uses may allocate: a leaf, and one more if separately
 /// stored bytes may be removed.
 fn cost_of_uses(len: usize) -> u64 {
@@ -72,8 +116,7 @@ fn equal(bytes: &[u8], value: &Value) -> bool {
 }
 
 impl<'a> SharedEdits<'a> {
-    /// An empty set of changes of `tree`.
-    pub fn new(items: &'a ItemStore, tree: Tree) -> Self {
+    fn new(items: &'a ItemStore, tree: Tree) -> Self {
         Self {
             items,
             values: items.values(),
@@ -89,8 +132,7 @@ impl<'a> SharedEdits<'a> {
         self.cost
     }
 
-    /// Removes a use of the value at `place`.
-    pub fn lose(&mut self, place: SharedRef) {
+    fn lose(&mut self, place: SharedRef) {
         let (values, number) = (self.values, self.items.number());
         let cost = || {
             let known = values.at(number, place).map(|v| v.bytes().len());
@@ -103,7 +145,7 @@ impl<'a> SharedEdits<'a> {
 
     /// Adds a use of `value`. Returns the place where the value is, or will be after the step;
     /// `None` if too many other values have its hash, or if values are not shared.
-    pub fn gain(&mut self, value: &Value) -> Result<Option<SharedRef>> {
+    fn gain(&mut self, value: &Value) -> Result<Option<SharedRef>> {
         if !self.values.are_once() {
             return Ok(None);
         }

@@ -8,13 +8,14 @@
 //! its allocated units in the same way. The part of the reservation that is missing at the end is
 //! the growth of the index.
 
-use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
 
 use crate::error::{Error, Result};
 use crate::format::NODE_BLOCKS;
 use crate::index::{NodeCounts, NodeSpace};
 use crate::space::{BlockRun, Class, Funding};
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::txn::Core;
 use crate::txn::commit::is_inherited;
 use crate::txn::copies::reserve_up_to;
@@ -42,46 +43,46 @@ fn release(core: &Core, blocks: &[u64], again: u64, discard: bool) -> Result<u64
     Ok(promised)
 }
 
-/// Index nodes of one step. If the step fails, they are released on drop.
+/// Index nodes of one step, which parts of it may allocate and retire side by side. If the step fails, they are released on drop.
 pub(in crate::txn) struct StepSpace<'a> {
     core: &'a Core,
-    taken: &'a Cell<u64>,
-    promised: &'a Cell<u64>,
+    taken: &'a AtomicU64,
+    promised: &'a AtomicU64,
     /// Units of the reservation that the step has allocated.
-    drawn: Cell<u64>,
+    drawn: AtomicU64,
     /// Whether units are short.
     short: bool,
     /// Number of nodes that the step should allocate at most.
     limit: u64,
     /// The part of `limit` that edits known already may need.
-    held: Cell<u64>,
+    held: AtomicU64,
     /// What was born up to this context belongs to other trees too.
-    inherited: Cell<u64>,
+    inherited: AtomicU64,
     /// How the nodes of the current tree of files differ from those before the step.
-    nodes: Cell<NodeCounts>,
-    allocated: RefCell<Vec<u64>>,
-    retired: RefCell<Vec<u64>>,
+    nodes: Mutex<NodeCounts>,
+    allocated: Mutex<Vec<u64>>,
+    retired: Mutex<Vec<u64>>,
     /// What trees give up of a parent for which a walk runs.
-    given_up: RefCell<GivenUp>,
+    given_up: Mutex<GivenUp>,
 }
 
 impl<'a> StepSpace<'a> {
     /// A step without nodes. `taken` counts the nodes allocated, `promised` holds the reserved
     /// units.
-    pub fn new(core: &'a Core, taken: &'a Cell<u64>, promised: &'a Cell<u64>) -> Self {
+    pub fn new(core: &'a Core, taken: &'a AtomicU64, promised: &'a AtomicU64) -> Self {
         Self {
             core,
             taken,
             promised,
-            drawn: Cell::new(0),
+            drawn: AtomicU64::new(0),
             short: core.space.is_short(),
             limit: core.space.step_units(),
-            held: Cell::new(0),
-            inherited: Cell::new(0),
-            nodes: Cell::default(),
-            allocated: RefCell::default(),
-            retired: RefCell::default(),
-            given_up: RefCell::default(),
+            held: AtomicU64::new(0),
+            inherited: AtomicU64::new(0),
+            nodes: Mutex::default(),
+            allocated: Mutex::default(),
+            retired: Mutex::default(),
+            given_up: Mutex::default(),
         }
     }
 
@@ -90,47 +91,55 @@ impl<'a> StepSpace<'a> {
         self.limit
     }
 
+    /// Whether so many copies of nodes, and twice the growth that was reserved, fit into half of the
+    /// step.
+    pub fn has_room_for(&self, copies: u64) -> bool {
+        copies + 2 * self.promised.load(Ordering::Relaxed) <= self.limit / 2
+    }
+
     /// Sets the number of nodes that edits known already may need.
     pub fn hold(&self, nodes: u64) {
-        self.held.set(nodes);
+        self.held.store(nodes, Ordering::Relaxed);
     }
 
     /// Called when the nodes of another tree are rewritten, which inherits what was born up to this
     /// context from this root; 0 and [`VOLUME_ROOT`] for the volume tree.
     pub fn enter(&self, inherited: u64, parent: u32) {
         let floor = self.core.drops.watch().floor_of(parent);
-        self.given_up.borrow_mut().set_floor(floor);
-        self.inherited.set(inherited);
-        self.held.set(0);
-        self.nodes.set(NodeCounts::default());
+        self.given_up.lock().set_floor(floor);
+        self.inherited.store(inherited, Ordering::Relaxed);
+        self.held.store(0, Ordering::Relaxed);
+        *self.nodes.lock() = NodeCounts::default();
     }
 
     /// How the nodes of the tree differ from those that it had when it was entered.
     pub fn nodes(&self) -> NodeCounts {
-        self.nodes.get()
+        *self.nodes.lock()
     }
 
     /// Takes what the trees have given up of a parent for which a walk runs.
     pub fn take_given_up(&self) -> GivenUp {
-        self.given_up.take()
+        std::mem::take(&mut *self.given_up.lock())
     }
 
     /// The allocated and the retired nodes, which the caller owns from here on.
     pub fn into_done(self) -> StepUnits<'a> {
         StepUnits {
-            allocated: self.allocated.take().into_iter().collect(),
-            retired: self.retired.take().into_iter().collect(),
+            allocated: self.allocated.lock().drain(..).collect(),
+            retired: self.retired.lock().drain(..).collect(),
             promised: self.promised,
-            drawn: self.drawn.get(),
+            drawn: self.drawn.load(Ordering::Relaxed),
         }
     }
 }
 
 impl Drop for StepSpace<'_> {
     fn drop(&mut self) {
-        let unused = self.allocated.take();
-        match release(self.core, &unused, self.drawn.get(), false) {
-            Ok(again) => self.promised.set(self.promised.get() + again),
+        let unused = std::mem::take(&mut *self.allocated.lock());
+        match release(self.core, &unused, *self.drawn.get_mut(), false) {
+            Ok(again) => {
+                self.promised.fetch_add(again, Ordering::Relaxed);
+            }
             Err(error) => self.core.storage.fail(error),
         }
     }
@@ -138,37 +147,42 @@ impl Drop for StepSpace<'_> {
 
 impl NodeSpace for StepSpace<'_> {
     fn alloc(&self) -> Result<u64> {
-        let funding = match self.promised.get() {
-            0 => Funding::New(Class::Merge),
-            _ => Funding::Reserved,
+        let draw = |left: u64| left.checked_sub(1);
+        let order = Ordering::Relaxed;
+        let drawn = self.promised.fetch_update(order, order, draw).is_ok();
+        let funding = match drawn {
+            true => Funding::Reserved,
+            false => Funding::New(Class::Merge),
         };
-        let block = self.core.space.alloc_unit(funding)?.ok_or(Error::NoSpace)?;
-        if funding == Funding::Reserved {
-            self.promised.set(self.promised.get() - 1);
-            self.drawn.set(self.drawn.get() + 1);
-        }
-        self.taken.set(self.taken.get() + 1);
+        let block = self.core.space.alloc_unit(funding);
+        let Ok(Some(block)) = block else {
+            self.promised.fetch_add(u64::from(drawn), order);
+            return block?.ok_or(Error::NoSpace);
+        };
+        self.drawn.fetch_add(u64::from(drawn), order);
+        self.taken.fetch_add(1, order);
         self.core.merger.packing.count_node();
-        self.allocated.borrow_mut().push(block);
+        self.allocated.lock().push(block);
         Ok(block)
     }
 
     fn retire(&self, block: u64) {
         if !self.core.space.wrongly_reuses_node(block) {
-            self.retired.borrow_mut().push(block);
+            self.retired.lock().push(block);
         }
     }
 
     fn is_inherited(&self, birth: u64) -> bool {
-        is_inherited(birth, self.inherited.get())
+        is_inherited(birth, self.inherited.load(Ordering::Relaxed))
     }
 
     fn give_up(&self, block: u64, birth: u64) {
-        self.given_up.borrow_mut().unit(block, birth);
+        self.given_up.lock().unit(block, birth);
     }
 
     fn note_nodes(&self, nodes: &NodeCounts) {
-        self.nodes.set(self.nodes.get().and(nodes));
+        let mut sum = self.nodes.lock();
+        *sum = sum.and(nodes);
     }
 
     fn is_short(&self) -> bool {
@@ -176,7 +190,8 @@ impl NodeSpace for StepSpace<'_> {
     }
 
     fn has_room(&self) -> bool {
-        self.taken.get() + self.held.get() < self.limit
+        let held = self.held.load(Ordering::Relaxed);
+        self.taken.load(Ordering::Relaxed) + held < self.limit
     }
 
     fn writes_apart(&self) -> bool {
@@ -190,7 +205,7 @@ pub(in crate::txn) struct StepUnits<'a> {
     pub allocated: HashSet<u64>,
     /// Index nodes that its tree does not use any more, some of which the step itself wrote.
     pub retired: HashSet<u64>,
-    promised: &'a Cell<u64>,
+    promised: &'a AtomicU64,
     drawn: u64,
 }
 
@@ -202,7 +217,7 @@ impl StepUnits<'_> {
     pub fn release_retired(self, core: &Core) -> Result<()> {
         let promised = self.promised;
         let again = self.into_retired().release(core)?;
-        promised.set(promised.get() + again);
+        promised.fetch_add(again, Ordering::Relaxed);
         Ok(())
     }
 
@@ -266,9 +281,9 @@ mod tests {
     /// and the units that the volume has reserved then.
     fn step(core: &Core, run: impl FnOnce(StepSpace<'_>)) -> (u64, u64) {
         assert!(core.space.reserve(0, PROMISED, Class::Merge).unwrap());
-        let (taken, promised) = (Cell::new(0), Cell::new(PROMISED));
+        let (taken, promised) = (AtomicU64::new(0), AtomicU64::new(PROMISED));
         run(StepSpace::new(core, &taken, &promised));
-        (promised.get(), core.space.reserved().1)
+        (promised.into_inner(), core.space.reserved().1)
     }
 
     fn finish(core: &Core, space: StepSpace<'_>) {

@@ -7,7 +7,6 @@
 //! end, data blocks are left to the caller, and so are the nodes of a last step that does not wait
 //! for its superblock.
 
-use std::cell::Cell;
 use std::collections::VecDeque;
 
 use zerocopy::little_endian::{U32, U64};
@@ -21,9 +20,11 @@ use crate::format::superblock::Superblock;
 use crate::index::{Edits, NodeCounts, Tree};
 use crate::journal::position::LogPosition;
 use crate::space::BlockRun;
+use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::txn::Core;
 use crate::txn::drop::GivenUp;
 use crate::txn::merge::edits::{ImageChange, MergeEdits};
+use crate::txn::merge::parts;
 use crate::txn::merge::rest::Ending;
 use crate::txn::merge::step_space::{Retired, StepSpace, StepUnits};
 use crate::txn::roots::{RootChanges, RootItems, root_key, tree_of};
@@ -45,9 +46,11 @@ pub(super) struct Step<'a> {
     /// Changes of roots, which the last step applies to the state that it leaves.
     pub roots: &'a RootItems,
     /// Units left of those reserved for the growth of the index.
-    pub promised: &'a Cell<u64>,
+    pub promised: &'a AtomicU64,
+    /// Whether heads may be divided into parts.
+    pub divides: bool,
     /// Index nodes that the current step has allocated so far.
-    pub count: &'a Cell<u64>,
+    pub count: &'a AtomicU64,
 }
 
 /// What the superblock of a merge's last step records.
@@ -148,7 +151,7 @@ pub(super) fn merge_step(
     step: &Step<'_>,
 ) -> Result<(Vec<BlockRun>, Retired)> {
     let birth = step.birth;
-    step.count.set(0);
+    step.count.store(0, Ordering::Relaxed);
     let space = StepSpace::new(core, step.count, step.promised);
     fault::inject(InjectedFault::TailBeforeIndex, || {
         core.superblocks
@@ -157,13 +160,13 @@ pub(super) fn merge_step(
     let mut trees = Vec::new();
     let mut image = ImageChange::default();
     while let Some(edits) = heads.front_mut() {
-        trees.push(apply_head(core, edits, &space, birth)?);
+        trees.push(apply_head(core, edits, &space, step)?);
         image.add(std::mem::take(&mut edits.image));
         if !edits.is_done()? {
             break;
         }
         heads.pop_front();
-        if step.count.get() >= space.limit() / 2 {
+        if step.count.load(Ordering::Relaxed) >= space.limit() / 2 {
             break;
         }
     }
@@ -196,17 +199,24 @@ fn apply_head(
     core: &Core,
     edits: &mut MergeEdits<'_>,
     space: &StepSpace<'_>,
-    birth: u64,
+    step: &Step<'_>,
 ) -> Result<NewTree> {
-    let items = edits.items();
+    let (items, birth) = (edits.items(), step.birth);
     let parent = core.roots.merged_parent(items.root());
     space.enter(items.merged_inherited(), parent);
     let old = items.tree();
     let given_up = GivenUp::above(core.drops.watch().floor_of(parent));
     edits.begin_step(old, space.limit() / 2, given_up);
-    let tree = core.index.apply(&old, edits, birth, space)?;
+    let in_parts = match step.divides {
+        true => parts::apply(core, edits, (&old, birth), space)?,
+        false => None,
+    };
+    let tree = match in_parts {
+        Some(tree) => tree,
+        None => core.index.apply(&old, edits, birth, space)?,
+    };
     let mut old_names = edits.take_old_names();
-    let mut shared = edits.take_shared();
+    let mut shared = edits.take_shared()?;
     space.hold(old_names.cost() + shared.cost());
     let tree = core.index.apply(&tree, &mut old_names, birth, space)?;
     let tree = core.index.apply(&tree, &mut shared, birth, space)?;

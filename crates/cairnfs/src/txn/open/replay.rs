@@ -144,7 +144,7 @@ impl<'a> Replay<'a> {
     /// Takes the replayed inodes of all heads, in order.
     fn take_heads(&self) -> Vec<HeadInput> {
         let heads = self.core.heads.take_dirty().into_iter();
-        heads.map(HeadInput::in_order).collect()
+        heads.map(|head| head.in_order(1)).collect()
     }
 
     fn put_back(&self, heads: Vec<HeadInput>) {

@@ -10,13 +10,11 @@ pub const INODES: std::ops::Range<u64> = 100..104;
 /// Their blocks.
 pub const BLOCKS: std::ops::Range<u64> = 0..4;
 
-/// Runs a history with and without limits that make merges and replay take many steps.
+/// Runs a history with and without limits that make merges and replay take many steps, or merges
+/// have many parts.
 fn history(run: impl Fn(&mut Run)) {
-    let tight = Pressure {
-        replay: 300,
-        step_keys: 2,
-    };
-    for pressure in [None, Some(tight)] {
+    let tight = Some(Pressure::steps(300, 2));
+    for pressure in [None, tight, Some(Pressure::parts(300, 1))] {
         let mut volume = Run::new(pressure);
         run(&mut volume);
         volume.survive();
