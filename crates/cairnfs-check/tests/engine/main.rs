@@ -23,6 +23,7 @@ mod full;
 mod killed;
 mod named;
 mod ops;
+mod parts;
 mod removed;
 mod replaced;
 mod rewritten;

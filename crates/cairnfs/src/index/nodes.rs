@@ -7,7 +7,7 @@ use zerocopy::IntoBytes;
 
 use crate::error::{Error, Result};
 use crate::format::key::Key;
-use crate::format::node::{MAX_CELL_VALUE, MAX_HEIGHT, Node, NodePlace, RawOverflow};
+use crate::format::node::{MAX_CELL_VALUE, MAX_HEIGHT, Node, NodePlace, RawCell, RawOverflow};
 use crate::format::overflow::{UNIT_DATA, UNIT_SIZE, encode_unit, units_for};
 use crate::format::pointer::RawPtr;
 use crate::format::{MAX_VALUE, checksum};
@@ -72,18 +72,22 @@ impl<'a> Nodes<'a> {
         Ok(Made { key, ptr, appended })
     }
 
-    /// What a cell holds for a value: the value, or `address` of a large one, which is written; and
-    /// whether it is that address.
-    pub fn store<'v>(
+    /// The cell of an item: with its value, or with `address`, at which a large one is written.
+    pub fn cell<'v>(
         &mut self,
+        key: &Key,
         value: &'v [u8],
         address: &'v mut RawOverflow,
-    ) -> Result<(&'v [u8], bool)> {
-        if value.len() <= MAX_CELL_VALUE {
-            return Ok((value, false));
+    ) -> Result<RawCell<'v>> {
+        let overflow = value.len() > MAX_CELL_VALUE;
+        if overflow {
+            *address = self.put_large(value)?;
         }
-        *address = self.put_large(value)?;
-        Ok((address.as_bytes(), true))
+        Ok(RawCell {
+            key: key.encode(),
+            value: if overflow { address.as_bytes() } else { value },
+            overflow,
+        })
     }
 
     fn put_large(&mut self, value: &[u8]) -> Result<RawOverflow> {

@@ -369,12 +369,7 @@ impl Target for Output<'_> {
     fn put(&mut self, key: &Key, value: &[u8], appended: bool) -> Result<()> {
         self.remain();
         let mut address = RawOverflow::default();
-        let (value, overflow) = self.nodes.store(value, &mut address)?;
-        let cell = RawCell {
-            key: key.encode(),
-            value,
-            overflow,
-        };
+        let cell = self.nodes.cell(key, value, &mut address)?;
         self.push(0, &cell, Origin::of_new(appended))
     }
 

@@ -55,8 +55,8 @@ struct OfType {
 #[derive(Default)]
 struct Table {
     types: HashMap<&'static str, OfType>,
-    /// The types of the locks that the thread holds.
-    held: Vec<&'static str>,
+    /// The types of the locks that the thread holds, with their numbers.
+    held: Vec<(&'static str, usize)>,
 }
 
 static ENABLED: AtomicBool = AtomicBool::new(false);
@@ -211,15 +211,19 @@ impl Drop for Hold {
 
 impl Table {
     fn begin(&mut self, name: &'static str) {
-        self.held.push(name);
+        match self.held.iter_mut().find(|(held, _)| *held == name) {
+            Some((_, locks)) => *locks += 1,
+            None => self.held.push((name, 1)),
+        }
     }
 
     fn add(&mut self, name: &'static str, lock: usize, nanos: u64) {
         let OfType { all, locks, within } = self.types.entry(name).or_default();
-        if let Some(at) = self.held.iter().rposition(|held| *held == name) {
-            self.held.remove(at);
+        if let Some((_, locks)) = self.held.iter_mut().find(|(held, _)| *held == name) {
+            *locks -= 1;
         }
-        for outer in self.held.iter().filter(|outer| **outer != name) {
+        self.held.retain(|(_, locks)| *locks > 0);
+        for (outer, _) in self.held.iter().filter(|(outer, _)| *outer != name) {
             *within.entry(outer).or_default() += nanos;
         }
         let add = |holds: &mut Holds| *holds = (holds.0 + 1, holds.1 + nanos);

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use proptest::prelude::*;
 
 use super::model::{any_key, any_value};
-use super::support::{Bench, Changes, Memory, fill, key};
+use super::support::{Bench, Changes, Memory, check_joins, fill, key, numbered};
 use crate::error::Error;
 use crate::format::key::Key;
 use crate::index::{Bounds, Edits, Part};
@@ -19,8 +19,9 @@ fn batch() -> impl Strategy<Value = (Changes, BTreeSet<u64>)> {
 }
 
 fn put(range: std::ops::Range<u64>) -> Changes {
-    let item = |i: u64| (key(i), Some(vec![i as u8; 40 + (i % 50) as usize]));
-    range.map(item).collect()
+    numbered(range)
+        .map(|(key, value)| (key, Some(value)))
+        .collect()
 }
 
 /// Part `i` of `n` of the objects of `keys` begins there.
@@ -148,19 +149,9 @@ fn nodes_of_parts_are_as_full_as_those_of_one_pass() {
 /// Small rests are joined with their unchanged neighbours within the part.
 #[test]
 fn deletions_in_parts_join_small_nodes() {
-    let mut bench = Bench::new(16 << 20);
-    bench.apply(put(0..20_000));
-    let full = bench.blocks().len();
-    for start in 0..20 {
-        let deleted = (0..1000).map(|i| i * 20 + start).filter(|i| i % 20 != 7);
-        let deleted = deleted.map(|i| (key(i), None)).collect();
-        bench.apply_parts(deleted, &even(0..20_000, 3), 2).unwrap();
-        bench.check();
-        bench.space.reuse();
-    }
-    assert_eq!(bench.model.len(), 1000);
-    let left = bench.blocks().len();
-    assert!(left <= full / 6, "{left} of {full} nodes are left");
+    check_joins(|bench, changes| {
+        bench.apply_parts(changes, &even(0..20_000, 3), 2).unwrap();
+    });
 }
 
 /// The same where only few leaves become small, far from each other.

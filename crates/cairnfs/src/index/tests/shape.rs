@@ -2,13 +2,9 @@
 
 use std::sync::atomic::Ordering;
 
-use super::support::{Bench, Changes, fill, key};
+use super::support::{Bench, Changes, check_joins, fill, key, numbered};
 use crate::format::NODE_SIZE;
 use crate::format::key::Key;
-
-fn numbered(range: std::ops::Range<u64>) -> impl Iterator<Item = (Key, Vec<u8>)> {
-    range.map(|i| (key(i), vec![i as u8; 40 + (i % 50) as usize]))
-}
 
 #[test]
 fn ascending_inserts_fill_the_nodes() {
@@ -64,22 +60,9 @@ fn scattered_inserts_keep_nodes_at_least_half_full() {
 
 #[test]
 fn deletions_join_small_nodes() {
-    let mut bench = Bench::new(16 << 20);
-    bench.put(numbered(0..20_000));
-    let full = bench.blocks().len();
-    for start in 0..20 {
-        let deleted = (0..1000).map(|i| i * 20 + start).filter(|i| i % 20 != 7);
-        bench.delete(deleted.map(key));
-        bench.check();
-        bench.space.reuse();
-    }
-    assert_eq!(bench.model.len(), 1000);
-    let left = bench.blocks().len();
-    assert!(left <= full / 6, "{left} of {full} nodes are left");
+    check_joins(|bench, changes| bench.apply(changes));
 }
 
-/// The second interior node loses nearly all of its children. Its small rest must not be joined
-/// with the last child of the node before it.
 #[test]
 fn small_rest_does_not_join_child_of_previous_node() {
     for rest in [0, 1, 5, 100] {

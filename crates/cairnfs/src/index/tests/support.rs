@@ -3,6 +3,7 @@
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::ThreadId;
@@ -342,4 +343,26 @@ pub fn fill(bench: &Bench) -> f64 {
 
 pub fn key(i: u64) -> Key {
     Key::new(i / 64, Kind::DirIndex, i % 64)
+}
+
+/// Items whose values differ in length.
+pub fn numbered(range: Range<u64>) -> impl Iterator<Item = (Key, Vec<u8>)> {
+    range.map(|i| (key(i), vec![i as u8; 40 + (i % 50) as usize]))
+}
+
+/// Deletes nearly all of many items by `apply`, few of each leaf at a time: little of the tree is
+/// left.
+pub fn check_joins(apply: impl Fn(&mut Bench, Changes)) {
+    let mut bench = Bench::new(16 << 20);
+    bench.put(numbered(0..20_000));
+    let full = bench.blocks().len();
+    for start in 0..20 {
+        let deleted = (0..1000).map(|i| i * 20 + start).filter(|i| i % 20 != 7);
+        apply(&mut bench, deleted.map(|i| (key(i), None)).collect());
+        bench.check();
+        bench.space.reuse();
+    }
+    assert_eq!(bench.model.len(), 1000);
+    let left = bench.blocks().len();
+    assert!(left <= full / 6, "{left} of {full} nodes are left");
 }
