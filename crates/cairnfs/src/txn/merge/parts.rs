@@ -14,7 +14,6 @@ use crate::error::Result;
 use crate::format::key::SHARED_BYTES;
 use crate::index::{Bounds, NodeSpace, Part, TOGETHER, Tree};
 use crate::inode::Inode;
-use crate::inode::dirty::Sealed;
 use crate::sync::in_threads;
 use crate::txn::Core;
 use crate::txn::merge::edits::MergeEdits;
@@ -111,11 +110,6 @@ fn divide(keys: &[u64], inodes: &[(u64, Arc<Inode>)], (least, usual): (u64, u64)
         left -= keys;
     }
     begins
-}
-
-/// Number of keys that a merge changes for these items, about.
-pub(super) fn keys_of(sealed: Option<&Sealed>) -> u64 {
-    sealed.map_or(0, |sealed| sealed.keys() as u64)
 }
 
 #[cfg(test)]
