@@ -47,7 +47,7 @@ pub(super) fn run<E: Edits + Send>(
         };
         leaves_of(index, tree, part, birth, &space)
     };
-    let replaced = in_threads(threads, "cairnfs-part", parts.iter_mut(), one);
+    let replaced = in_threads(threads, parts.iter_mut(), one);
     let replaced = replaced.into_iter().collect::<Result<Vec<_>>>()?;
     let mut walk = Walk {
         source: Joined(replaced.into_iter().flatten().collect()),

@@ -13,14 +13,17 @@ pub fn processors() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// Calls `one` with each of `items`, in up to `threads` threads of this name; with one thread, or if
-/// no thread can be started, in the caller. Returns the results in the order of the items.
+/// The name of the threads.
+#[cfg(not(shuttle))]
+const NAME: &str = "cairnfs-part";
+
+/// Calls `one` with each of `items`, in up to `threads` threads; with one thread, or if no thread can
+/// be started, in the caller. Returns the results in the order of the items.
 ///
 /// # Panics
 /// If `one` panicked in one of the threads.
 pub fn in_threads<T: Send, R: Send>(
     threads: usize,
-    name: &str,
     items: impl Iterator<Item = T> + Send,
     one: impl Fn(T) -> R + Sync,
 ) -> Vec<R> {
@@ -37,7 +40,7 @@ pub fn in_threads<T: Send, R: Send>(
             done.lock().push((i, result));
         }
     };
-    if run(threads, name, &work) == 0 {
+    if run(threads, &work) == 0 {
         work();
     }
     let mut done = done.into_inner();
@@ -46,16 +49,15 @@ pub fn in_threads<T: Send, R: Send>(
 }
 
 /// Runs `work` in threads and waits for all of them. Returns how many were started.
-fn run(threads: usize, name: &str, work: &(impl Fn() + Sync)) -> usize {
+fn run(threads: usize, work: &(impl Fn() + Sync)) -> usize {
     thread::scope(|scope| {
         #[cfg(not(shuttle))]
         let start = |_: &usize| {
-            let named = thread::Builder::new().name(name.into());
+            let named = thread::Builder::new().name(NAME.into());
             named.spawn_scoped(scope, work).is_ok()
         };
         #[cfg(shuttle)]
         let start = |_: &usize| {
-            let _ = name;
             scope.spawn(work);
             true
         };
@@ -76,7 +78,7 @@ mod tests {
         for threads in [0, 1, 3] {
             let count = threads.max(1);
             let all_begin = Barrier::new(count);
-            let results = in_threads(threads, "work", 0..100_usize, |item| {
+            let results = in_threads(threads, 0..100_usize, |item| {
                 if item < count {
                     all_begin.wait();
                 }

@@ -51,7 +51,7 @@ impl TakenHead {
     pub fn in_order(self, threads: usize) -> HeadInput {
         let long = self.lists.iter().filter(|list| list.len() >= LONG).count();
         let lists = self.lists.into_iter();
-        let sorted = in_threads(threads.min(long), "cairnfs-part", lists, |mut list| {
+        let sorted = in_threads(threads.min(long), lists, |mut list| {
             list.sort_unstable_by_key(|(ino, _)| *ino);
             list
         });

@@ -28,9 +28,6 @@ const MORE: usize = 2;
 /// Inodes that are counted, or released, by one thread at a time.
 pub(super) const PIECE: usize = 1024;
 
-/// The name of the threads.
-pub(super) const NAME: &str = "cairnfs-part";
-
 impl Core {
     /// Number of threads for the parts of a merge; 1: it does all in its own.
     pub(super) fn merge_threads(&self) -> usize {
@@ -62,9 +59,7 @@ pub(super) fn apply(
         waiting::announced();
     }
     let pieces = edits.inodes().chunks(PIECE);
-    let counted = in_threads(threads.min(pieces.len()), NAME, pieces, |piece| {
-        edits.seal(piece)
-    });
+    let counted = in_threads(threads.min(pieces.len()), pieces, |piece| edits.seal(piece));
     let keys = counted.concat();
     let all = keys.iter().sum::<u64>();
     let usual = (all / (PARTS * threads as u64)).max(least);

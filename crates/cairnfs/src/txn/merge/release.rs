@@ -15,7 +15,7 @@ use crate::txn::heads::HeadInput;
 use crate::txn::items::{DirtyInodes, ItemStore};
 use crate::txn::merge::backlog::Backlog;
 use crate::txn::merge::edits::TOGETHER;
-use crate::txn::merge::parts::{NAME, PIECE};
+use crate::txn::merge::parts::PIECE;
 
 /// Waiters for memory are woken each time this many inodes were released.
 const WAKE_EVERY: usize = 1 << 14;
@@ -62,7 +62,7 @@ impl Release<'_> {
             let piece: Vec<_> = inodes.by_ref().take(PIECE).collect();
             (!piece.is_empty()).then_some(piece)
         });
-        in_threads(threads, NAME, pieces, |piece| {
+        in_threads(threads, pieces, |piece| {
             let len = piece.len();
             self.piece(&head.items, piece, together);
             self.wake(len);

@@ -43,7 +43,8 @@ fn release(core: &Core, blocks: &[u64], again: u64, discard: bool) -> Result<u64
     Ok(promised)
 }
 
-/// Index nodes of one step, which parts of it may allocate and retire side by side. If the step fails, they are released on drop.
+/// Index nodes of one step, which parts of it may allocate and retire side by side. If the step
+/// fails, they are released on drop.
 pub(in crate::txn) struct StepSpace<'a> {
     core: &'a Core,
     taken: &'a AtomicU64,
