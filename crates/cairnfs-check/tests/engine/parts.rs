@@ -25,7 +25,7 @@ fn change(volume: &Volume, thread: u64, numbers: &mut Numbers) -> Result<()> {
             3 | 4 => {
                 volume.write(&path, b"small")?;
                 let value = [numbers.below(6) as u8; 700];
-                volume.set_xattr(&path, "user.value", &value)?;
+                volume.set_xattr(&path, "user.value", value)?;
             }
             _ => volume.write(&path, [])?,
         }
