@@ -114,7 +114,7 @@ impl Journal {
             .fetch_add(vectors.len() as u64, Ordering::Relaxed);
         let blocks = head.position().lsn - start;
         counters.fsync_blocks.fetch_add(blocks, Ordering::Relaxed);
-        let written = self.note_written(head, before.seq);
+        let written = self.note_written(head.position(), before.seq);
         self.flush_far(head)?;
         Ok(written)
     }

@@ -1,9 +1,11 @@
 //! The log's head, and the order in which threads write there.
 //!
 //! Contexts are closed one at a time, and whoever closes one gets the next turn at the head.
-//! Everything is written in the order of the turns, but between closing and its turn a thread may
-//! prepare its records while others do the same: only closing and writing are serial. A turn that is
-//! dropped has passed, also when its thread failed or panicked, so no later one waits for ever.
+//! Between closing and its turn a thread may prepare its records while others do the same. All
+//! records get their places in the order of the turns. Records that have their places may be written
+//! at the same time as those of later turns, but a turn passes only when all earlier ones have: then
+//! everything before the end of its records is written. A turn that is dropped passes, also when its
+//! thread failed or panicked, so no later one waits for ever.
 
 use crossbeam_utils::CachePadded;
 
@@ -21,6 +23,8 @@ pub(super) struct Head {
     pub flushed_lsn: u64,
     /// Runs freed by contexts written since the last merge began.
     pub freed: Vec<BlockRun>,
+    /// Number of turns whose records have their places. Not less than `passed`.
+    placed: u64,
     /// Number of turns that have passed.
     passed: u64,
 }
@@ -52,12 +56,12 @@ pub(super) struct Closing<'a> {
     head: Option<MutexGuard<'a, Head>>,
 }
 
-/// A turn at the head. Dropping it waits until it comes, if it has not, and passes it.
+/// A turn at the head. Dropping it waits until all earlier ones have passed, and passes it.
 pub(super) struct Turn<'a> {
     turns: &'a Turns,
     /// Number of turns before this one.
     before: u64,
-    /// Once the turn has come.
+    /// Once all earlier ones have passed.
     head: Option<MutexGuard<'a, Head>>,
 }
 
@@ -72,6 +76,7 @@ impl Turns {
                 logged_seq,
                 flushed_lsn: end.lsn,
                 freed: Vec::new(),
+                placed: 0,
                 passed: 0,
             })),
             moved: Condvar::new(),
@@ -87,17 +92,21 @@ impl Turns {
         }
     }
 
-    /// Runs `f` while nothing is written to the log.
+    /// Runs `f` while no thread has the head.
     pub fn pause<R>(&self, f: impl FnOnce() -> R) -> R {
         let _head = self.head.lock();
         f()
     }
 
     /// The head, when `count` turns have passed. Mostly the lock suffices: only a thread that is
-    /// still preparing its records does not hold it.
+    /// still preparing its records, or writes them apart, does not hold it.
     fn after(&self, count: u64) -> MutexGuard<'_, Head> {
+        self.when(|head| head.passed >= count)
+    }
+
+    fn when(&self, ready: impl Fn(&Head) -> bool) -> MutexGuard<'_, Head> {
         let mut head = self.head.lock();
-        while head.passed < count {
+        while !ready(&head) {
             self.moved.wait(&mut head);
         }
         head
@@ -124,7 +133,30 @@ impl<'a> Closing<'a> {
 }
 
 impl Turn<'_> {
-    /// Waits for the turn. Returns the head, which nobody else changes until the turn has passed.
+    /// Gives the records of this turn their places while earlier turns may still be writing theirs.
+    /// `place` moves the head and returns the places, or returns none; then this turn continues with
+    /// [`Self::head`]. With places, later turns go on, and this one writes outside the head's lock
+    /// and calls [`Self::wait_for_earlier`] before it says that its records are written. Returns
+    /// none, without a call, to a thread that has the head already.
+    pub fn place<R>(&mut self, place: impl FnOnce(&mut Head) -> Option<R>) -> Option<R> {
+        if self.head.is_some() {
+            return None;
+        }
+        let mut head = self.turns.when(|head| head.placed >= self.before);
+        let places = place(&mut head)?;
+        head.placed += 1;
+        drop(head);
+        self.turns.moved.notify_all();
+        Some(places)
+    }
+
+    /// Waits until all earlier turns have passed. Nothing is written at the head until this one has.
+    pub fn wait_for_earlier(&mut self) {
+        self.head();
+    }
+
+    /// Waits until all earlier turns have passed. Returns the head. If this turn has no places yet,
+    /// nobody else changes the head until the turn has passed.
     pub fn head(&mut self) -> &mut Head {
         let Self {
             turns,
@@ -137,7 +169,9 @@ impl Turn<'_> {
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        self.head().passed += 1;
+        let head = self.head();
+        head.passed += 1;
+        head.placed = head.placed.max(head.passed);
         self.head = None;
         self.turns.moved.notify_all();
     }
@@ -172,6 +206,60 @@ mod tests {
             }
         });
         assert_eq!(turns.head.lock().lsn, 13);
+    }
+
+    #[test]
+    fn places_are_given_before_earlier_turns_pass_and_the_head_after() {
+        let (turns, passed) = (turns(), AtomicU64::new(0));
+        let [second_taken, third_taken, placed] = [(); 3].map(|()| Barrier::new(2));
+        let place = |turn: &mut Turn<'_>, len| {
+            turn.place(|head| {
+                head.lsn += len;
+                Some(head.lsn - len)
+            })
+        };
+        let mut first = turns.closing().take_turn();
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut second = turns.closing().take_turn();
+                second_taken.wait();
+                assert_eq!(place(&mut second, 3), Some(15));
+                placed.wait();
+                second.wait_for_earlier();
+                assert_eq!(passed.fetch_add(1, Ordering::SeqCst), 1);
+            });
+            second_taken.wait();
+            scope.spawn(|| {
+                let mut third = turns.closing().take_turn();
+                third_taken.wait();
+                assert_eq!(third.place(|_| None::<()>), None);
+                assert_eq!(third.head().lsn, 18);
+                assert_eq!(passed.load(Ordering::SeqCst), 2);
+                assert_eq!(place(&mut third, 1), None, "it has the head");
+            });
+            third_taken.wait();
+            assert_eq!(place(&mut first, 10), Some(5));
+            placed.wait();
+            passed.fetch_add(1, Ordering::SeqCst);
+            drop(first);
+        });
+        assert_eq!(turns.closing().take_turn().head().lsn, 18);
+    }
+
+    #[test]
+    fn turn_without_places_gives_later_ones_theirs_when_it_passes() {
+        let (turns, taken) = (turns(), Barrier::new(2));
+        let mut first = turns.closing().take_turn();
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut second = turns.closing().take_turn();
+                taken.wait();
+                assert_eq!(second.place(|head| Some(head.lsn)), Some(6));
+            });
+            taken.wait();
+            first.head().lsn += 1;
+            drop(first);
+        });
     }
 
     #[test]

@@ -37,7 +37,7 @@ use crate::fault::{self, InjectedFault};
 use crate::format::superblock::Superblock;
 use crate::journal::bytes::Spares;
 use crate::journal::cil::{Cil, Filled};
-use crate::journal::head::{Closing, Head, Turns};
+use crate::journal::head::{Closing, Turns};
 use crate::journal::position::LogPosition;
 use crate::journal::push::Closed;
 use crate::journal::ring::{CONTEXT_BASE, Ring};
@@ -346,8 +346,10 @@ impl Journal {
 
     /// Closes the open context.
     fn close_context<'a>(&self, closing: Closing<'a>) -> Closed<'a> {
-        let (context, ()) = self.cil.swap(false, |_| ());
-        Closed::new(closing.take_turn(), context)
+        // The turn is taken within the swap: whoever closes the next one waits only for the locks that
+        // are not free again yet.
+        let (context, turn) = self.cil.swap(false, |_| closing.take_turn());
+        Closed::new(turn, context)
     }
 
     /// Frees memory that only pushes of large contexts need. Call it periodically.
@@ -425,8 +427,10 @@ impl Journal {
         // log is full and all others wait as well.
         let mut closing = self.turns.closing();
         closing.wait_for_earlier();
-        let (context, (taken, roots)) = self.cil.try_swap(true, take)?;
-        let mut closed = Closed::new(closing.take_turn(), context);
+        let (context, ((taken, roots), turn)) = self.cil.try_swap(true, |seq| {
+            take(seq).map(|taken| (taken, closing.take_turn()))
+        })?;
+        let mut closed = Closed::new(turn, context);
         closed.charge(paid);
         self.write_closed(&mut closed, &roots)?;
         let seq = closed.seq();
@@ -461,8 +465,8 @@ impl Journal {
         fault::unless(InjectedFault::MountRecordUnflushed, || self.flush())
     }
 
-    fn note_written(&self, head: &Head, seq: u64) -> Written {
-        let position = head.position();
+    /// Notes that everything up to `position`, the end of the context `seq`, is written.
+    fn note_written(&self, position: LogPosition, seq: u64) -> Written {
         let written = Written {
             seq,
             lsn: position.lsn,

@@ -1,8 +1,9 @@
 //! Writing to the log: a closed context, and the records of any kind, which get their headers and
 //! are written sequentially.
 //!
-//! Each write has its turn ([`super::head`]) and holds the head's lock meanwhile. Data that a
-//! context refers to is durable before the first record that refers to it is written.
+//! Each write has its turn ([`super::head`]). It holds the head's lock meanwhile, except that a
+//! background push only gives its records their places under it and writes them beside other pushes.
+//! Data that a context refers to is durable before the first record that refers to it is written.
 
 use std::sync::Arc;
 
@@ -13,7 +14,7 @@ use crate::device::{AlignedBuf, Piece};
 use crate::error::{Error, Result};
 use crate::fault::{self, InjectedFault, is_injected};
 use crate::format::geometry::LOG_START;
-use crate::format::record::{FLAG_LAST, FLAG_MOUNT, FLAG_ROOTS, RecordHeader, blocks_for};
+use crate::format::record::{FLAG_LAST, FLAG_MOUNT, FLAG_ROOTS, RecordHeader};
 use crate::format::{BLOCK_SIZE, checksum};
 use crate::journal::cil::{Context, Drained};
 use crate::journal::head::{Head, Turn};
@@ -22,11 +23,28 @@ use crate::journal::records::{Record, Records};
 use crate::journal::ring::CONTEXT_BASE;
 use crate::journal::vector::LogVector;
 use crate::journal::{Journal, Written};
+use crate::space::BlockRun;
 use crate::sync::atomic::Ordering;
 
 /// Records that a push formats before its turn. The rest of a larger context is formatted in its
 /// turn, record by record, which bounds the memory for it.
 const AHEAD: usize = if cfg!(test) { 1 } else { 4 };
+
+/// What a context leaves to the head.
+#[derive(Default)]
+struct Taken {
+    /// Runs that its changes freed.
+    freed: Vec<BlockRun>,
+    /// Log bytes that were reserved for it.
+    paid: i64,
+}
+
+/// A record whose place in the log is known.
+struct Placed {
+    lsn: u64,
+    header: RecordHeader,
+    record: Record,
+}
 
 /// A closed context on its way to the log.
 pub(super) struct Closed<'a> {
@@ -76,8 +94,8 @@ impl Journal {
     }
 
     /// Fails the volume if `write` fails or panics: if changes do not reach the log, their commits
-    /// are lost, and every later context would be invalid. The caller has the turn, or the right to
-    /// take the next one, so nothing later is written before that.
+    /// are lost, and every later context is invalid. The caller has a turn, or the right to take the
+    /// next one, so nothing later counts as written before that.
     pub(super) fn or_fail<T>(
         &self,
         broken_off: &'static str,
@@ -98,7 +116,7 @@ impl Journal {
         let context = &closed.context;
         let Drained {
             vectors,
-            mut freed,
+            freed,
             charged,
             died,
         } = context.drain();
@@ -112,26 +130,90 @@ impl Journal {
             _ => FLAG_ROOTS,
         };
         let mut records = Records::new(context.seq, flags, &closed.vectors, &[]);
-        let ahead = self.format_ahead(&mut records)?;
+        let mut ahead = self.format_ahead(&mut records)?;
+        let mut taken = Taken {
+            freed,
+            paid: charged + paid + CONTEXT_BASE,
+        };
+        let mut apart = None;
         if !context.has_staged() {
             // Before the turn, so that contexts on their way share a flush.
             self.data_first(context.data_stamp())?;
+            if records.ended() {
+                let all = (&mut ahead, &mut taken);
+                apart = self.write_apart(&mut closed.turn, context.seq, all)?;
+            }
         }
+        let written = match apart {
+            Some(written) => written,
+            None => {
+                let all = (ahead, &mut records, taken);
+                self.write_at_head(closed.turn.head(), context, all)?
+            }
+        };
+        let died = died + records.cancelled();
+        self.counters.cancelled.fetch_add(died, Ordering::Relaxed);
+        Ok(written)
+    }
 
-        let head = closed.turn.head();
+    /// Writes records that are formatted, and then the others of a context, at the head.
+    fn write_at_head(
+        &self,
+        head: &mut Head,
+        context: &Context,
+        (formatted, records, taken): (Vec<Record>, &mut Records<'_>, Taken),
+    ) -> Result<Written> {
         let start = head.lsn;
         self.storage.check()?;
         self.write_data_of(context)?;
-        head.freed.append(&mut freed);
-        if self.write_records(head, ahead, &mut records)? {
+        if self.write_records(head, formatted, records)? {
             self.counters.contexts.fetch_add(1, Ordering::Relaxed);
         }
-        let died = died + records.cancelled();
-        self.counters.cancelled.fetch_add(died, Ordering::Relaxed);
-        self.return_unused_space(head, start, charged + paid + CONTEXT_BASE);
-        let written = self.note_written(head, context.seq);
+        self.take(head, start, taken);
+        let written = self.note_written(head.position(), context.seq);
         self.flush_far(head)?;
         Ok(written)
+    }
+
+    /// Writes all records of the context `seq` while other pushes write theirs. Returns none, and
+    /// changes nothing, if the log must be flushed behind it, or if the thread has the head already.
+    fn write_apart(
+        &self,
+        turn: &mut Turn<'_>,
+        seq: u64,
+        (records, taken): (&mut Vec<Record>, &mut Taken),
+    ) -> Result<Option<Written>> {
+        let blocks: u64 = records.iter().map(Record::blocks).sum();
+        let places = turn.place(|head| {
+            if is_far(head, blocks) {
+                return None;
+            }
+            let start = head.lsn;
+            let records = std::mem::take(records).into_iter();
+            let placed: Vec<Placed> = records.map(|record| self.place(head, record)).collect();
+            self.take(head, start, std::mem::take(taken));
+            Some((placed, head.position()))
+        });
+        let Some((placed, end)) = places else {
+            return Ok(None);
+        };
+        if !placed.is_empty() {
+            self.counters.contexts.fetch_add(1, Ordering::Relaxed);
+        }
+        for record in placed {
+            self.write_placed(record, |pieces| self.storage.write_all(pieces))?;
+        }
+        turn.wait_for_earlier();
+        // The write of an earlier one may have failed.
+        self.storage.check()?;
+        Ok(Some(self.note_written(end, seq)))
+    }
+
+    /// Takes the freed runs of a context whose records begin at `start` and end at the head, and
+    /// gives back the log space that it does not need.
+    fn take(&self, head: &mut Head, start: u64, mut taken: Taken) {
+        head.freed.append(&mut taken.freed);
+        self.return_unused_space(head, start, taken.paid);
     }
 
     fn format_ahead(&self, records: &mut Records<'_>) -> Result<Vec<Record>> {
@@ -214,7 +296,7 @@ impl Journal {
     /// Makes the log durable if more than [`FLUSH_EVERY`] blocks of it are not, which bounds the
     /// part that recovery must search.
     pub(super) fn flush_far(&self, head: &mut Head) -> Result<()> {
-        if head.lsn - head.flushed_lsn < FLUSH_EVERY {
+        if !is_far(head, 0) {
             return Ok(());
         }
         self.storage.order_through(self.storage.stamp())?;
@@ -241,16 +323,26 @@ impl Journal {
             bytes,
         };
         self.write_record(head, record)?;
-        self.note_written(head, seq);
+        self.note_written(head.position(), seq);
         // The next context needs a full base; the mount record used one block of the old one.
         self.ring.take(BLOCK_SIZE as i64);
         Ok(())
     }
 
-    fn write_record(&self, head: &mut Head, mut record: Record) -> Result<()> {
-        let len = record.bytes.len();
-        let blocks = blocks_for(len);
-        let occupied = head.lsn + blocks - self.ring.tail();
+    fn write_record(&self, head: &mut Head, record: Record) -> Result<()> {
+        let placed = self.place(head, record);
+        self.write_placed(placed, |pieces| {
+            let alone = || self.storage.write_all(pieces);
+            // Together with the staged data that waits for a record.
+            let with_staged = || self.storage.write_with_staged(pieces);
+            fault::or(InjectedFault::StagedLeft, with_staged, alone)
+        })
+    }
+
+    /// Gives a record its place at the head, and its header.
+    fn place(&self, head: &mut Head, record: Record) -> Placed {
+        let (lsn, blocks) = (head.lsn, record.blocks());
+        let occupied = lsn + blocks - self.ring.tail();
         assert!(
             occupied <= self.log_blocks,
             "the log would overwrite its tail: {occupied} of {} blocks",
@@ -260,43 +352,62 @@ impl Journal {
             flags: U32::new(record.flags),
             uuid: self.uuid,
             nonce: U64::new(self.nonce),
-            lsn: U64::new(head.lsn),
+            lsn: U64::new(lsn),
             chain: U64::new(head.chain),
             seq: U64::new(record.seq),
             durable_lsn: U64::new(self.durable_lsn()),
             generation: U64::new(self.generation.load(Ordering::Acquire)),
             part: U32::new(record.part),
             entries: U32::new(record.entries),
-            payload_len: U32::new(len as u32),
+            payload_len: U32::new(record.bytes.len() as u32),
             payload_crc: U32::new(record.crc),
             checks_len: U32::new(record.checks),
             ..RecordHeader::default()
         };
         fault::inject(InjectedFault::DurableLsnAhead, || {
-            header.durable_lsn = U64::new(head.lsn);
+            header.durable_lsn = U64::new(lsn);
         });
         header.seal();
-        let bytes = blocks as usize * BLOCK_SIZE;
-        let buffer = record.bytes.close(header.as_bytes(), bytes);
-        self.write_ring(head.lsn, buffer, bytes)?;
         head.lsn += blocks;
         head.chain = header.checksum.get();
         if record.is_last() {
             head.logged_seq = record.seq;
         }
-        self.counters.records.fetch_add(1, Ordering::Relaxed);
-        self.counters
+        Placed {
+            lsn,
+            header,
+            record,
+        }
+    }
+
+    /// Writes a record to its place by `write`.
+    fn write_placed(
+        &self,
+        placed: Placed,
+        write: impl FnOnce(&[Piece]) -> Result<()>,
+    ) -> Result<()> {
+        let Placed {
+            lsn,
+            header,
+            mut record,
+        } = placed;
+        let bytes = record.blocks() as usize * BLOCK_SIZE;
+        let buffer = record.bytes.close(header.as_bytes(), bytes);
+        let (pieces, used) = self.pieces(lsn, buffer, bytes);
+        write(pieces.get(..used).unwrap_or_default())?;
+        let counters = &self.counters;
+        counters.records.fetch_add(1, Ordering::Relaxed);
+        counters
             .log_bytes
             .fetch_add(bytes as u64, Ordering::Relaxed);
-        self.counters
-            .entries
-            .fetch_add(u64::from(record.entries), Ordering::Relaxed);
+        let entries = u64::from(record.entries);
+        counters.entries.fetch_add(entries, Ordering::Relaxed);
         self.spares.put(record.bytes);
         Ok(())
     }
 
-    /// Writes a record together with the staged data that waits for one.
-    fn write_ring(&self, lsn: u64, buffer: &Arc<AlignedBuf>, bytes: usize) -> Result<()> {
+    /// The parts of the log that a record takes; the second number says how many they are.
+    fn pieces(&self, lsn: u64, buffer: &Arc<AlignedBuf>, bytes: usize) -> ([Piece; 2], usize) {
         let at = lsn % self.log_blocks;
         let first = bytes.min((self.log_blocks - at) as usize * BLOCK_SIZE);
         let block = BLOCK_SIZE as u64;
@@ -304,10 +415,11 @@ impl Journal {
             Piece::new((LOG_START + at) * block, buffer.clone(), 0..first),
             Piece::new(LOG_START * block, buffer.clone(), first..bytes),
         ];
-        let used = if first < bytes { 2 } else { 1 };
-        let pieces = pieces.get(..used).unwrap_or_default();
-        let alone = || self.storage.write_all(pieces);
-        let with_staged = || self.storage.write_with_staged(pieces);
-        fault::or(InjectedFault::StagedLeft, with_staged, alone)
+        (pieces, if first < bytes { 2 } else { 1 })
     }
+}
+
+/// Whether more than [`FLUSH_EVERY`] blocks of the log are not durable with `more` behind the head.
+fn is_far(head: &Head, more: u64) -> bool {
+    head.lsn + more - head.flushed_lsn >= FLUSH_EVERY
 }

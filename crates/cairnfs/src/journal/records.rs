@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::format::checksum;
-use crate::format::record::{FLAG_FSYNC, FLAG_LAST};
+use crate::format::record::{FLAG_FSYNC, FLAG_LAST, blocks_for};
 use crate::journal::bytes::{RecordBytes, Spares};
 use crate::journal::vector::{LogVector, Logged};
 use crate::prefetch::prefetch;
@@ -35,6 +35,11 @@ pub(super) struct Record {
 }
 
 impl Record {
+    /// Its length in blocks.
+    pub fn blocks(&self) -> u64 {
+        blocks_for(self.bytes.len())
+    }
+
     /// Whether it is the last one of its context or fsync.
     pub fn is_last(&self) -> bool {
         self.flags & FLAG_LAST != 0
@@ -66,6 +71,11 @@ impl<'v> Records<'v> {
             ended: false,
             cancelled: 0,
         }
+    }
+
+    /// Whether all records were formatted.
+    pub fn ended(&self) -> bool {
+        self.ended
     }
 
     /// Number of items found dead so far.

@@ -129,14 +129,16 @@ fn contexts_pushed_at_the_same_time_are_written_in_their_order() {
     assert_eq!(journal.ring().free(), fresh.free());
 }
 
-/// A device that waits with each write until it is told to refuse it.
-struct Refusing {
+/// A device that keeps its first write waiting until it is told to go on.
+struct Waiting {
     memory: MemoryDevice,
     writes: AtomicU64,
-    refuse: Barrier,
+    go_on: Barrier,
+    /// Whether it refuses the first write.
+    refuses: bool,
 }
 
-impl Device for Refusing {
+impl Device for Waiting {
     fn size(&self) -> u64 {
         self.memory.size()
     }
@@ -144,14 +146,19 @@ impl Device for Refusing {
         self.memory.read(offset, buf)
     }
     fn write(&self, offset: u64, buf: &[u8]) -> Result<()> {
-        self.writes.fetch_add(1, Ordering::SeqCst);
-        self.refuse.wait();
-        Err(Error::Io {
-            op: "write",
-            offset,
-            len: buf.len(),
-            source: Arc::new(std::io::Error::other("refused")),
-        })
+        let first = self.writes.fetch_add(1, Ordering::SeqCst) == 0;
+        if first {
+            self.go_on.wait();
+        }
+        match first && self.refuses {
+            false => self.memory.write(offset, buf),
+            true => Err(Error::Io {
+                op: "write",
+                offset,
+                len: buf.len(),
+                source: Arc::new(std::io::Error::other("refused")),
+            }),
+        }
     }
     fn flush(&self) -> Result<()> {
         self.memory.flush()
@@ -161,12 +168,14 @@ impl Device for Refusing {
     }
 }
 
-#[test]
-fn nothing_is_written_behind_a_context_that_failed() {
-    let device = Arc::new(Refusing {
+/// Pushes the contexts 1 to 3 at the same time. The device has written 2 and 3 before it goes on with
+/// the first write, which is that of 1.
+fn push_three(refuses: bool) -> (Arc<Waiting>, Journal, [Result<()>; 3]) {
+    let device = Arc::new(Waiting {
         memory: MemoryDevice::new((LOG_START + LOG_BLOCKS) * BLOCK_SIZE as u64),
         writes: AtomicU64::new(0),
-        refuse: Barrier::new(2),
+        go_on: Barrier::new(2),
+        refuses,
     });
     let journal = journal(device.clone());
     let results = std::thread::scope(|scope| {
@@ -176,16 +185,34 @@ fn nothing_is_written_behind_a_context_that_failed() {
                 let journal = &journal;
                 move || journal.push(seq, &NoMerge)
             });
-            while journal.cil().seq() == seq {
+            while device.writes.load(Ordering::SeqCst) < seq {
                 std::thread::yield_now();
             }
             pushes
         });
-        // All three are closed, and the first is at the device.
-        device.refuse.wait();
+        assert_eq!(journal.written.lock().seq, 0);
+        device.go_on.wait();
         pushes.map(|thread| thread.join().unwrap())
     });
+    (device, journal, results)
+}
+
+#[test]
+fn contexts_are_written_beside_each_other_and_count_in_their_order() {
+    let (device, journal, results) = push_three(false);
+    assert!(matches!(results, [Ok(()), Ok(()), Ok(())]), "{results:?}");
+    assert_eq!(journal.written.lock().seq, 3);
+    let expected = BTreeMap::from([(21, 1), (22, 2), (23, 3)]);
+    assert_eq!(logged(&device.memory), (expected, journal.end()));
+}
+
+#[test]
+fn contexts_behind_one_that_failed_do_not_count() {
+    let (device, journal, results) = push_three(true);
     assert!(matches!(results, [Err(_), Err(_), Err(_)]), "{results:?}");
-    assert_eq!(device.writes.load(Ordering::SeqCst), 1);
+    assert_eq!(journal.written.lock().seq, 0);
     assert!(journal.write_through(4, &NoMerge).is_err());
+    assert!(journal.flush().is_err());
+    let (found, end) = logged(&device.memory);
+    assert_eq!((found, end), (BTreeMap::new(), journal.end()));
 }

@@ -156,6 +156,36 @@ fn committer(log: &Arc<Log>, object: u64, force: bool) -> thread::JoinHandle<()>
     })
 }
 
+/// Pushes open contexts as the workers do.
+fn pusher(log: &Arc<Log>) -> thread::JoinHandle<()> {
+    let log = log.clone();
+    thread::spawn(move || {
+        for _ in 0..2 {
+            let seq = log.journal.cil().seq();
+            log.journal.push(seq, &no_merge).unwrap();
+        }
+    })
+}
+
+#[test]
+fn pushes_beside_each_other_are_durable_in_their_order() {
+    explore("journal: several pushes", Cost::Small, || {
+        wait_for_ever(true);
+        let log = Log::new();
+        let threads = [
+            committer(&log, 20, true),
+            committer(&log, 30, false),
+            pusher(&log),
+            pusher(&log),
+            pusher(&log),
+        ];
+        for thread in threads {
+            thread.join().unwrap();
+        }
+        log.check();
+    });
+}
+
 #[test]
 fn commits_are_logged_once_in_the_context_they_hold() {
     explore("journal: commits and pushes", Cost::Small, || {
@@ -216,15 +246,7 @@ fn fsync_records_are_logged_once_beside_pushes_and_merge_points() {
             fsyncer(&log, 20..22),
             fsyncer(&log, 30..31),
             committer(&log, 40, true),
-            thread::spawn({
-                let log = log.clone();
-                move || {
-                    for _ in 0..2 {
-                        let seq = log.journal.cil().seq();
-                        log.journal.push(seq, &no_merge).unwrap();
-                    }
-                }
-            }),
+            pusher(&log),
             thread::spawn({
                 let log = log.clone();
                 move || {
