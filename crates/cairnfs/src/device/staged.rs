@@ -1,10 +1,10 @@
 //! Staged data: data that is written together with the next log record, or with that of other files.
 //!
 //! Data is staged before the change that refers to it is committed. It is written under the log
-//! head's lock: by the next thread that writes the log, together with its record, or, before a push,
-//! ahead of it; or by a thread that writes back many files, when it has staged much. So no record is
-//! submitted to the device before the data it refers to, and no flush acknowledges a record before
-//! both writes have returned. Until then, reads are served from here.
+//! head's lock: by the next thread that writes the log under it, together with its record, or, before
+//! a push, ahead of it; or by a thread that writes back many files, when it has staged much. So no
+//! record is submitted to the device before the data it refers to, and no flush acknowledges a record
+//! before both writes have returned. Until then, reads are served from here.
 
 use std::borrow::Cow;
 use std::ops::Range;

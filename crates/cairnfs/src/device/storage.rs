@@ -211,8 +211,8 @@ impl Storage {
         self.stage.has_much()
     }
 
-    /// Stages data: the next thread that writes the log writes it, too. Call this before the change
-    /// that refers to the data is committed.
+    /// Stages data: the next thread that writes the log under its head's lock writes it, too. Call
+    /// this before the change that refers to the data is committed.
     pub fn stage(&self, piece: Piece) -> DataStamp {
         self.stage.add(piece)
     }

@@ -17,11 +17,11 @@ use crate::sync::{Condvar, Mutex, MutexGuard};
 pub(super) struct Head {
     pub lsn: u64,
     pub chain: u64,
-    /// Largest sequence of a context, fsync record or mount record that is in the log as a whole. A
-    /// closed context has a larger one if all its items were cancelled: it has no record.
+    /// Largest sequence of a context, fsync record or mount record that has its place in the log as a
+    /// whole. A closed context has a larger one if all its items were cancelled: it has no record.
     pub logged_seq: u64,
     pub flushed_lsn: u64,
-    /// Runs freed by contexts written since the last merge began.
+    /// Runs freed by contexts that got their places since the last merge began.
     pub freed: Vec<BlockRun>,
     /// Number of turns whose records have their places. Not less than `passed`.
     placed: u64,
@@ -150,7 +150,8 @@ impl Turn<'_> {
         Some(places)
     }
 
-    /// Waits until all earlier turns have passed. Nothing is written at the head until this one has.
+    /// Waits until all earlier turns have passed. Until this one has, no place is given and no turn
+    /// passes, but later turns that have their places may be writing.
     pub fn wait_for_earlier(&mut self) {
         self.head();
     }

@@ -1,16 +1,19 @@
 //! Delayed logging: changes gather in a context in memory; a push writes the context to the log.
 //!
-//! Floor 2: uses device, format, space's [`crate::space::BlockRun`] and errors. Contexts are
-//! written in the order of their sequence numbers, one at a time, under the head's lock; their
-//! records are formatted before, also by several threads at once ([`head`]). Commits that insert
-//! changes take no lock of these. A context is valid once all its records are valid, so there is no
-//! separate commit record.
+//! Floor 2: uses device, format, space's [`crate::space::BlockRun`] and errors. Contexts get their
+//! places in the log in the order of their sequence numbers, under the head's lock, and count as
+//! written in that order; several threads may format and write some at once ([`head`]). Commits that
+//! insert changes take no lock of these. A context is valid once all its records are valid, so there
+//! is no separate commit record.
 
 mod ablation;
 mod bytes;
 pub mod cil;
 pub mod fsync_record;
 mod head;
+#[cfg(test)]
+#[path = "tests/log.rs"]
+mod log;
 pub mod position;
 mod push;
 #[cfg(test)]
@@ -465,7 +468,7 @@ impl Journal {
         fault::unless(InjectedFault::MountRecordUnflushed, || self.flush())
     }
 
-    /// Notes that everything up to `position`, the end of the context `seq`, is written.
+    /// Notes that everything up to `position` is written, all contexts up to `seq` among it.
     fn note_written(&self, position: LogPosition, seq: u64) -> Written {
         let written = Written {
             seq,

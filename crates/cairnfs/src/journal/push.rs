@@ -1,5 +1,5 @@
-//! Writing to the log: a closed context, and the records of any kind, which get their headers and
-//! are written sequentially.
+//! Writing to the log: a closed context, and the records of any kind, which get their places and
+//! headers sequentially.
 //!
 //! Each write has its turn ([`super::head`]). It holds the head's lock meanwhile, except that a
 //! background push only gives its records their places under it and writes them beside other pushes.
@@ -197,12 +197,12 @@ impl Journal {
         let Some((placed, end)) = places else {
             return Ok(None);
         };
-        if !placed.is_empty() {
-            self.counters.contexts.fetch_add(1, Ordering::Relaxed);
-        }
+        let contexts = u64::from(!placed.is_empty());
         for record in placed {
             self.write_placed(record, |pieces| self.storage.write_all(pieces))?;
         }
+        let counted = &self.counters.contexts;
+        counted.fetch_add(contexts, Ordering::Relaxed);
         turn.wait_for_earlier();
         // The write of an earlier one may have failed.
         self.storage.check()?;
@@ -395,6 +395,8 @@ impl Journal {
         let buffer = record.bytes.close(header.as_bytes(), bytes);
         let (pieces, used) = self.pieces(lsn, buffer, bytes);
         write(pieces.get(..used).unwrap_or_default())?;
+        // They share the buffer, which is to be filled again.
+        drop(pieces);
         let counters = &self.counters;
         counters.records.fetch_add(1, Ordering::Relaxed);
         counters

@@ -5,22 +5,17 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Barrier};
 
 use smallvec::smallvec;
-use zerocopy::little_endian::U64;
 
-use crate::device::{Device, MemoryDevice, Storage};
+use crate::device::{Device, MemoryDevice};
 use crate::error::{Error, Result};
-use crate::format::BLOCK_SIZE;
-use crate::format::geometry::LOG_START;
 use crate::format::key::Key;
-use crate::format::superblock::Superblock;
+use crate::journal::log::NewLog;
 use crate::journal::position::LogPosition;
-use crate::journal::recover::{read_context, scan};
-use crate::journal::ring::Ring;
 use crate::journal::vector::{Change, LogVector};
 use crate::journal::{Journal, LogSpaceReclaimer};
 use crate::sync::atomic::{AtomicU64, Ordering};
 
-const LOG_BLOCKS: u64 = 16 << 10;
+const LOG: NewLog = NewLog { blocks: 16 << 10 };
 
 struct NoMerge;
 
@@ -34,28 +29,10 @@ impl LogSpaceReclaimer for NoMerge {
     }
 }
 
-fn superblock() -> Superblock {
-    Superblock {
-        log_blocks: U64::new(LOG_BLOCKS),
-        uuid: [3; 16],
-        tail_lsn: U64::new(LOG_BLOCKS),
-        ..zerocopy::FromZeros::new_zeroed()
-    }
-}
-
-fn journal(device: Arc<dyn Device>) -> Journal {
-    let end = LogPosition {
-        lsn: LOG_BLOCKS,
-        chain: 0,
-    };
-    let storage = Arc::new(Storage::new(device));
-    Journal::new(storage, &superblock(), 9, end, 1, Arc::default())
-}
-
 /// Commits one value of 1000 bytes for an object of its own. Returns its context.
 fn commit(journal: &Journal, object: u64) -> u64 {
     let hold = journal.cil().hold();
-    let value = [object as u8; 1000];
+    let value = value(object);
     let vector = LogVector::new(1, Key::inode(object), hold.seq, &Change::Put(&value));
     let charge = vector.charge();
     journal.ring().take(charge);
@@ -63,31 +40,30 @@ fn commit(journal: &Journal, object: u64) -> u64 {
     hold.seq
 }
 
+/// Value of an object.
+fn value(object: u64) -> [u8; 1000] {
+    [object as u8; 1000]
+}
+
 /// The log's objects with their contexts; no object is in it twice.
 fn logged(device: &MemoryDevice) -> (BTreeMap<u64, u64>, LogPosition) {
+    let (values, end) = LOG.found(device);
     let mut found = BTreeMap::new();
-    let scan = scan(device, &superblock(), false).unwrap();
-    for context in &scan.contexts {
-        read_context(device, &superblock(), context, &mut |entry| {
-            assert_eq!(entry.value, [entry.key.object as u8; 1000]);
-            assert_eq!(found.insert(entry.key.object, context.seq), None);
-            Ok(())
-        })
-        .unwrap();
+    for ((seq, object), logged) in values {
+        assert_eq!(logged, value(object));
+        assert_eq!(found.insert(object, seq), None);
     }
-    (found, scan.end)
+    (found, end)
 }
 
 fn device() -> Arc<MemoryDevice> {
-    Arc::new(MemoryDevice::new(
-        (LOG_START + LOG_BLOCKS) * BLOCK_SIZE as u64,
-    ))
+    Arc::new(MemoryDevice::new(LOG.device_bytes()))
 }
 
 #[test]
 fn context_of_many_records_is_written_whole() {
     let device = device();
-    let journal = journal(device.clone());
+    let journal = LOG.journal(device.clone());
     let expected: BTreeMap<u64, u64> = (20..5000).map(|o| (o, commit(&journal, o))).collect();
     journal.write_through(1, &NoMerge).unwrap();
     assert!(journal.counters().records.load(Ordering::Relaxed) >= 5);
@@ -97,7 +73,7 @@ fn context_of_many_records_is_written_whole() {
 #[test]
 fn contexts_pushed_at_the_same_time_are_written_in_their_order() {
     let device = device();
-    let journal = journal(device.clone());
+    let journal = LOG.journal(device.clone());
     let expected: BTreeMap<u64, u64> = std::thread::scope(|scope| {
         let threads: Vec<_> = (1..5u64)
             .map(|thread| {
@@ -124,9 +100,8 @@ fn contexts_pushed_at_the_same_time_are_written_in_their_order() {
     });
     journal.force(journal.cil().seq(), &NoMerge).unwrap();
     let (found, end) = logged(&device);
-    assert_eq!((found, end), (expected, journal.end()));
-    let fresh = Ring::new(LOG_BLOCKS, LOG_BLOCKS, end.lsn - LOG_BLOCKS);
-    assert_eq!(journal.ring().free(), fresh.free());
+    assert_eq!(found, expected);
+    LOG.check_space(&journal, end);
 }
 
 /// A device that keeps its first write waiting until it is told to go on.
@@ -172,12 +147,12 @@ impl Device for Waiting {
 /// the first write, which is that of 1.
 fn push_three(refuses: bool) -> (Arc<Waiting>, Journal, [Result<()>; 3]) {
     let device = Arc::new(Waiting {
-        memory: MemoryDevice::new((LOG_START + LOG_BLOCKS) * BLOCK_SIZE as u64),
+        memory: MemoryDevice::new(LOG.device_bytes()),
         writes: AtomicU64::new(0),
         go_on: Barrier::new(2),
         refuses,
     });
-    let journal = journal(device.clone());
+    let journal = LOG.journal(device.clone());
     let results = std::thread::scope(|scope| {
         let pushes = [1, 2, 3].map(|seq| {
             commit(&journal, 20 + seq);
@@ -215,4 +190,29 @@ fn contexts_behind_one_that_failed_do_not_count() {
     assert!(journal.flush().is_err());
     let (found, end) = logged(&device.memory);
     assert_eq!((found, end), (BTreeMap::new(), journal.end()));
+}
+
+#[test]
+fn records_behind_a_gap_are_no_damage_and_stay_invalid_for_later_mounts() {
+    // The new log ends before, at and behind the records of the contexts 2 and 3.
+    for contexts in 0..4 {
+        let (device, failed, _) = push_three(true);
+        let journal = LOG.mounted(device.clone(), 10, failed.end());
+        journal.write_mount_record().unwrap();
+        let objects = 40..40 + contexts;
+        let expected = objects.map(|object| {
+            let seq = commit(&journal, object);
+            journal.push(seq, &NoMerge).unwrap();
+            (object, seq)
+        });
+        let expected: BTreeMap<u64, u64> = expected.collect();
+        assert_eq!(journal.end().lsn, failed.end().lsn + 1 + contexts);
+        // The next mount record takes the place of one that has nothing behind it.
+        let end = if contexts == 0 {
+            failed.end()
+        } else {
+            journal.end()
+        };
+        assert_eq!(logged(&device.memory), (expected, end));
+    }
 }

@@ -4,19 +4,16 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex as Plain};
 
 use smallvec::smallvec;
-use zerocopy::little_endian::U64;
 
+use crate::device::Device;
 use crate::device::disk::{Disk, Image};
-use crate::device::{Device, Storage};
 use crate::error::{Error, Result};
 use crate::format::BLOCK_SIZE;
-use crate::format::geometry::LOG_START;
 use crate::format::key::Key;
-use crate::format::superblock::Superblock;
 use crate::journal::cil::{Context, Filled};
 use crate::journal::fsync_record::{FsyncRecord, Gathered};
+use crate::journal::log::{NewLog, Values};
 use crate::journal::position::LogPosition;
-use crate::journal::recover::{read_context, scan};
 use crate::journal::ring::{CONTEXT_BASE, Ring};
 use crate::journal::signals::{LogWork, MergeWork, Signals};
 use crate::journal::vector::{Change, LogVector, charge_for};
@@ -25,19 +22,10 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::explore::{Cost, explore};
 use crate::sync::{Mutex, thread, wait_for_ever};
 
-const LOG_BLOCKS: u64 = 128;
+const LOG: NewLog = NewLog { blocks: 128 };
 const BLOCK: i64 = BLOCK_SIZE as i64;
 /// More log bytes than the largest vector here is charged.
 const WORST: i64 = 1024;
-
-fn superblock() -> Superblock {
-    Superblock {
-        log_blocks: U64::new(LOG_BLOCKS),
-        uuid: [3; 16],
-        tail_lsn: U64::new(LOG_BLOCKS),
-        ..zerocopy::FromZeros::new_zeroed()
-    }
-}
 
 impl<F: Fn() -> Result<()>> LogSpaceReclaimer for F {
     fn sweep(&self) {}
@@ -54,9 +42,6 @@ fn no_merge() -> Result<()> {
     Err(Error::Invalid("the log has room enough"))
 }
 
-/// Values by (sequence, object).
-type Values = BTreeMap<(u64, u64), Vec<u8>>;
-
 struct Log {
     disk: Arc<Disk>,
     journal: Journal,
@@ -67,16 +52,10 @@ struct Log {
 
 impl Log {
     fn new() -> Arc<Self> {
-        let disk = Disk::new((LOG_START + LOG_BLOCKS) * BLOCK as u64, &Image::new());
-        let end = LogPosition {
-            lsn: LOG_BLOCKS,
-            chain: 0,
-        };
-        let storage = Arc::new(Storage::new(disk.clone()));
-        let signals = Arc::new(Signals::default());
+        let disk = Disk::new(LOG.device_bytes(), &Image::new());
         Arc::new(Self {
+            journal: LOG.journal(disk.clone()),
             disk,
-            journal: Journal::new(storage, &superblock(), 9, end, 1, signals),
             expected: Plain::default(),
             commits: AtomicU64::new(0),
         })
@@ -113,18 +92,7 @@ impl Log {
     }
 
     fn found(&self, image: &Image) -> (Values, LogPosition) {
-        let disk = Disk::new(self.disk.size(), image);
-        let scan = scan(&*disk, &superblock(), false).unwrap();
-        let mut values = Values::new();
-        for context in &scan.contexts {
-            read_context(&*disk, &superblock(), context, &mut |entry| {
-                let key = (context.seq, entry.key.object);
-                assert_eq!(values.insert(key, entry.value.to_vec()), None, "twice");
-                Ok(())
-            })
-            .unwrap();
-        }
-        (values, scan.end)
+        LOG.found(&*Disk::new(self.disk.size(), image))
     }
 
     /// Checks that each commit is in the log in its context, and that no byte of log space is lost.
@@ -133,10 +101,7 @@ impl Log {
         self.journal.force(seq, &no_merge).unwrap();
         let (found, end) = self.found(&self.disk.durable());
         assert_eq!(found, *self.expected.lock().unwrap());
-        assert_eq!(end, self.journal.end());
-        let ring = self.journal.ring();
-        let fresh = Ring::new(LOG_BLOCKS, LOG_BLOCKS, end.lsn - LOG_BLOCKS);
-        assert_eq!(ring.free(), fresh.free());
+        LOG.check_space(&self.journal, end);
     }
 }
 
@@ -256,7 +221,7 @@ fn fsync_records_are_logged_once_beside_pushes_and_merge_points() {
                     let expected = log.expected.lock().unwrap().clone();
                     let upto = |values: &Values| values.range(..=(point.seq, u64::MAX)).count();
                     assert_eq!(upto(&found), upto(&expected));
-                    log.journal.merged(LOG_BLOCKS, true);
+                    log.journal.merged(LOG.blocks, true);
                 }
             }),
         ];
@@ -283,7 +248,7 @@ fn merge_takes_exactly_commits_up_to_its_boundary() {
                     let upto = |values: &Values| values.range(..=(point.seq, u64::MAX)).count();
                     assert_eq!(upto(&found), upto(&expected));
                     assert_eq!(log.journal.cil().hold().boundary, point.seq);
-                    log.journal.merged(LOG_BLOCKS, true);
+                    log.journal.merged(LOG.blocks, true);
                 }
             }
         });
@@ -353,7 +318,7 @@ fn merge_counts_commits_before_its_swap() {
                 Ok((log.commits.swap(0, Ordering::Relaxed), Vec::new()))
             })
             .unwrap();
-        log.journal.merged(LOG_BLOCKS, true);
+        log.journal.merged(LOG.blocks, true);
         for thread in threads {
             thread.join().unwrap();
         }
@@ -371,7 +336,7 @@ fn merge_counts_commits_before_its_swap() {
 fn log_space_waiters_are_all_woken() {
     explore("journal: waiting for the log", Cost::Small, || {
         wait_for_ever(true);
-        let ring = Arc::new(Ring::new(LOG_BLOCKS, 0, 0));
+        let ring = Arc::new(Ring::new(LOG.blocks, 0, 0));
         let signals = Arc::new(Signals::default());
         let used = Arc::new(AtomicU64::new(0));
         let large = ring.free() / BLOCK * 2 / 3;
@@ -409,7 +374,7 @@ fn log_space_waiters_are_all_woken() {
         signals.stop();
         merges.join().unwrap();
         ring.move_tail(used.load(Ordering::Relaxed));
-        assert_eq!(ring.free(), Ring::new(LOG_BLOCKS, 0, 0).free());
+        assert_eq!(ring.free(), Ring::new(LOG.blocks, 0, 0).free());
     });
 }
 

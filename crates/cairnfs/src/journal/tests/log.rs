@@ -1,0 +1,78 @@
+//! A log without a volume around it, and what recovery finds in it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use zerocopy::little_endian::U64;
+
+use crate::device::{Device, Storage};
+use crate::format::BLOCK_SIZE;
+use crate::format::geometry::LOG_START;
+use crate::format::superblock::Superblock;
+use crate::journal::Journal;
+use crate::journal::position::LogPosition;
+use crate::journal::recover::{read_context, scan};
+use crate::journal::ring::Ring;
+
+/// Values by (sequence, object).
+pub(super) type Values = BTreeMap<(u64, u64), Vec<u8>>;
+
+/// An empty log.
+#[derive(Clone, Copy)]
+pub(super) struct NewLog {
+    /// Its size in blocks, and the LSN at which it begins.
+    pub blocks: u64,
+}
+
+impl NewLog {
+    /// Bytes of a device that has nothing behind the log.
+    pub fn device_bytes(self) -> u64 {
+        (LOG_START + self.blocks) * BLOCK_SIZE as u64
+    }
+
+    fn superblock(self) -> Superblock {
+        Superblock {
+            log_blocks: U64::new(self.blocks),
+            uuid: [3; 16],
+            tail_lsn: U64::new(self.blocks),
+            ..zerocopy::FromZeros::new_zeroed()
+        }
+    }
+
+    /// Its journal, whose first context is 1.
+    pub fn journal(self, device: Arc<dyn Device>) -> Journal {
+        let end = LogPosition {
+            lsn: self.blocks,
+            chain: 0,
+        };
+        self.mounted(device, 9, end)
+    }
+
+    /// A journal of a mount with this nonce, which continues at `end`; its first context is 1.
+    pub fn mounted(self, device: Arc<dyn Device>, nonce: u64, end: LogPosition) -> Journal {
+        let storage = Arc::new(Storage::new(device));
+        Journal::new(storage, &self.superblock(), nonce, end, 1, Arc::default())
+    }
+
+    /// What recovery finds: all values, none of which is logged twice, and the end.
+    pub fn found(self, device: &dyn Device) -> (Values, LogPosition) {
+        let scan = scan(device, &self.superblock(), false).unwrap();
+        let mut values = Values::new();
+        for context in &scan.contexts {
+            read_context(device, &self.superblock(), context, &mut |entry| {
+                let key = (context.seq, entry.key.object);
+                assert_eq!(values.insert(key, entry.value.to_vec()), None, "twice");
+                Ok(())
+            })
+            .unwrap();
+        }
+        (values, scan.end)
+    }
+
+    /// Checks that a journal whose log ends at `end` has lost no byte of log space.
+    pub fn check_space(self, journal: &Journal, end: LogPosition) {
+        assert_eq!(end, journal.end());
+        let fresh = Ring::new(self.blocks, self.blocks, end.lsn - self.blocks);
+        assert_eq!(journal.ring().free(), fresh.free());
+    }
+}
