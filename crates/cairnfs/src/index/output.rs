@@ -1,9 +1,10 @@
 //! Building a new tree: from cells to nodes on the device, level by level.
 //!
 //! Uses the packers and the maker of nodes. The output tracks the path from the old root to the node
-//! being edited. The nodes on the path are unchanged until a value below them changes: then [`Output::open`] hands the children before the path over to the packers. From
-//! then on this rule keeps the cells of each level in order: before a level gets a kept child, or
-//! its node ends, the level below is drained.
+//! being edited. The nodes on the path are unchanged until a value below them changes: then
+//! [`Output::open`] hands the children before the path over to the packers. From then on this rule
+//! keeps the cells of each level in order: before a level gets a kept child, or its node ends, the
+//! level below is drained.
 
 use std::sync::Arc;
 

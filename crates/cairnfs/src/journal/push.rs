@@ -10,7 +10,7 @@ use std::sync::Arc;
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U32, U64};
 
-use crate::device::{AlignedBuf, Piece};
+use crate::device::{AlignedBuf, Piece, Pieces};
 use crate::error::{Error, Result};
 use crate::fault::{self, InjectedFault, is_injected};
 use crate::format::geometry::LOG_START;
@@ -393,8 +393,8 @@ impl Journal {
         } = placed;
         let bytes = record.blocks() as usize * BLOCK_SIZE;
         let buffer = record.bytes.close(header.as_bytes(), bytes);
-        let (pieces, used) = self.pieces(lsn, buffer, bytes);
-        write(pieces.get(..used).unwrap_or_default())?;
+        let pieces = self.pieces(lsn, buffer, bytes);
+        write(&pieces)?;
         // They share the buffer, which is to be filled again.
         drop(pieces);
         let counters = &self.counters;
@@ -408,16 +408,15 @@ impl Journal {
         Ok(())
     }
 
-    /// The parts of the log that a record takes; the second number says how many they are.
-    fn pieces(&self, lsn: u64, buffer: &Arc<AlignedBuf>, bytes: usize) -> ([Piece; 2], usize) {
+    /// The parts of the log that a record takes: two, if it continues at the log's beginning.
+    fn pieces(&self, lsn: u64, buffer: &Arc<AlignedBuf>, bytes: usize) -> Pieces {
         let at = lsn % self.log_blocks;
         let first = bytes.min((self.log_blocks - at) as usize * BLOCK_SIZE);
-        let block = BLOCK_SIZE as u64;
-        let pieces = [
-            Piece::new((LOG_START + at) * block, buffer.clone(), 0..first),
-            Piece::new(LOG_START * block, buffer.clone(), first..bytes),
-        ];
-        (pieces, if first < bytes { 2 } else { 1 })
+        let parts = [(LOG_START + at, 0..first), (LOG_START, first..bytes)];
+        let parts = parts.into_iter().filter(|(_, part)| !part.is_empty());
+        parts
+            .map(|(block, part)| Piece::new(block * BLOCK_SIZE as u64, buffer.clone(), part))
+            .collect()
     }
 }
 

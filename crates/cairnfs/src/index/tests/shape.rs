@@ -63,6 +63,8 @@ fn deletions_join_small_nodes() {
     check_joins(|bench, changes| bench.apply(changes));
 }
 
+/// The second interior node loses nearly all of its children. Its small rest must not be joined
+/// with the last child of the node before it.
 #[test]
 fn small_rest_does_not_join_child_of_previous_node() {
     for rest in [0, 1, 5, 100] {

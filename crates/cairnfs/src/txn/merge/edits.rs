@@ -233,12 +233,8 @@ impl<'a> MergeEdits<'a> {
             for (_, inode) in together {
                 let mut state = inode.write();
                 state.seal_up_to(self.boundary);
-                keys.push(
-                    state
-                        .sealed
-                        .as_ref()
-                        .map_or(0, |sealed| sealed.keys() as u64),
-                );
+                let sealed = state.sealed.as_ref();
+                keys.push(sealed.map_or(0, |sealed| sealed.keys() as u64));
             }
         }
         keys
