@@ -44,6 +44,10 @@ impl FileSystem {
             false => Access::ReadWrite,
         };
         let device = FileDevice::open(path, access)?;
+        let device = match options.kernel_caches {
+            true => device,
+            false => device.cache_reads(),
+        };
         if access == Access::ReadWrite
             && let Some(room) = device.host_room()?.filter(|r| r.shortfall() > 0)
         {
@@ -86,7 +90,7 @@ impl FileSystem {
             workers: Workers::default(),
             roots: OpenRoots::default(),
             pages: PageMemory::new(core.limits().pages, options.keep_written),
-            lender: Lender::new(options.data_borrows),
+            lender: Lender::new(!options.kernel_caches),
             reclaimer: SpaceReclaimer::default(),
             yielding: super::yielding::Yielding::default(),
             times: ContentTimes::new(options.content_times),

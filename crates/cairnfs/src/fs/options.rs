@@ -34,10 +34,13 @@ pub struct Options {
     /// Keep data that was just written in the cache. Useless if the kernel of the front end has a
     /// writeback cache and sends whole blocks.
     pub keep_written: bool,
-    /// With every durability interval, at least every 5 seconds, let cached data take half of the
-    /// memory that index nodes, inodes and names leave idle. Needs workers. Useless if the kernel of
-    /// the front end caches file data.
-    pub data_borrows: bool,
+    /// The kernel of the front end caches file data. If not, cached data may take half of the memory
+    /// that index nodes, inodes and names leave idle, which is divided with every durability
+    /// interval, at least every 5 seconds, and needs workers; and a volume in a file is read through
+    /// the page cache of the host ([`FileDevice::cache_reads`]).
+    ///
+    /// [`FileDevice::cache_reads`]: crate::device::FileDevice::cache_reads
+    pub kernel_caches: bool,
     /// Run worker threads. Without them pushes and merges run in the calling threads, which makes
     /// the sequence of device operations depend only on the calls, as a simulation needs.
     pub workers: bool,
@@ -71,7 +74,7 @@ impl Default for Options {
             durability_interval: Some(Duration::from_secs(5)),
             discard: true,
             keep_written: true,
-            data_borrows: true,
+            kernel_caches: false,
             workers: true,
             seed: None,
             kernel_clock: false,

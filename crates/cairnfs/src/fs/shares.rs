@@ -114,7 +114,7 @@ mod tests {
 
     /// Opens a new volume with the least default budget, of which data has 6 MiB, writes files of
     /// 12 MiB in all, and returns how often these are read from the device.
-    fn reads_of_new_data(data_borrows: bool, divided: Divided) -> u64 {
+    fn reads_of_new_data(kernel_caches: bool, divided: Divided) -> u64 {
         let device = Arc::new(MemoryDevice::new(64 << 20));
         make_device(&*device, &MakeOptions::default(), &mut |_, _| {}).unwrap();
         let options = Options {
@@ -122,7 +122,7 @@ mod tests {
             durability_interval: None,
             workers: divided == Divided::Opening,
             seed: Some(1),
-            data_borrows,
+            kernel_caches,
             ..Options::default()
         };
         let fs = FileSystem::open_device(device, &options).unwrap();
@@ -150,10 +150,10 @@ mod tests {
 
     #[test]
     fn new_data_is_read_from_memory_that_is_idle() {
-        assert_eq!(reads_of_new_data(true, Divided::Opening), 0);
-        assert_eq!(reads_of_new_data(true, Divided::Interval), 0);
-        assert!(reads_of_new_data(true, Divided::Never) > 0);
-        assert!(reads_of_new_data(false, Divided::Opening) > 0);
+        assert_eq!(reads_of_new_data(false, Divided::Opening), 0);
+        assert_eq!(reads_of_new_data(false, Divided::Interval), 0);
+        assert!(reads_of_new_data(false, Divided::Never) > 0);
+        assert!(reads_of_new_data(true, Divided::Opening) > 0);
     }
 
     #[test]

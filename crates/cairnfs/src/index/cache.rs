@@ -181,10 +181,11 @@ impl NodeCache {
     /// Makes the node at `block`, which no tree will contain, a candidate for the next eviction. Its
     /// entry of the hot table is free at once for the node that takes its place.
     pub fn cool(&self, block: u64) {
-        if let Some(place) = self.hot(block) {
-            let stale = |node: &Option<Arc<CachedNode>>| {
-                node.as_ref().is_some_and(|n| n.ptr.block.get() == block)
-            };
+        let stale = |node: &Option<Arc<CachedNode>>| {
+            node.as_ref().is_some_and(|n| n.ptr.block.get() == block)
+        };
+        // A replacement waits for the readers, so it is made only where it changes anything.
+        if let Some(place) = self.hot(block).filter(|place| stale(&place.load())) {
             place.rcu(|node| if stale(node) { None } else { node.clone() });
         }
         if let Some(shard) = self.shard(block) {

@@ -154,19 +154,21 @@ pub struct Journal {
     generation: AtomicU64,
     signals: Arc<Signals>,
     counters: JournalCounters,
+    /// Records that a push formats before its turn.
+    ahead: usize,
     ablated: Option<Mechanism>,
 }
 
 impl Journal {
     /// A journal that continues at `end`, the end of the valid log. The first context has the
-    /// sequence `seq`. Writes nothing.
+    /// sequence `seq`. A push formats at most `ahead` records before its turn. Writes nothing.
     pub fn new(
         storage: Arc<Storage>,
         superblock: &Superblock,
         nonce: u64,
         end: LogPosition,
         seq: u64,
-        signals: Arc<Signals>,
+        (ahead, signals): (usize, Arc<Signals>),
     ) -> Self {
         let tail = superblock.tail_lsn.get();
         let log_blocks = superblock.log_blocks.get();
@@ -190,6 +192,7 @@ impl Journal {
             generation: AtomicU64::new(superblock.generation.get()),
             signals,
             counters: JournalCounters::default(),
+            ahead,
             ablated: None,
         }
     }

@@ -26,10 +26,6 @@ use crate::journal::{Journal, Written};
 use crate::space::BlockRun;
 use crate::sync::atomic::Ordering;
 
-/// Records that a push formats before its turn. The rest of a larger context is formatted in its
-/// turn, record by record, which bounds the memory for it.
-const AHEAD: usize = if cfg!(test) { 1 } else { 4 };
-
 /// What a context leaves to the head.
 #[derive(Default)]
 struct Taken {
@@ -216,9 +212,11 @@ impl Journal {
         self.return_unused_space(head, start, taken.paid);
     }
 
+    /// Formats records before the context's turn. The rest of a large one is formatted in its turn,
+    /// record by record, which bounds the memory for it.
     fn format_ahead(&self, records: &mut Records<'_>) -> Result<Vec<Record>> {
         let mut ahead = Vec::new();
-        while ahead.len() < AHEAD
+        while ahead.len() < self.ahead
             && let Some(record) = records.next(&self.spares)?
         {
             ahead.push(record);

@@ -15,8 +15,8 @@ use std::sync::Arc;
 use crate::error::{Error, Result};
 use crate::format::root::RootState;
 use crate::hash::IntHash;
-use crate::sync::{Mutex, in_threads};
-use crate::txn::items::{DirtyInodes, ItemStore, OpenedRoot, SharedByTrees};
+use crate::sync::Mutex;
+use crate::txn::items::{DirtyInodes, ItemStore, OpenedRoot, SharedByTrees, in_order};
 use crate::txn::roots::Roots;
 use crate::txn::{Core, Limits};
 use crate::values::TreeNumber;
@@ -42,26 +42,12 @@ pub(super) struct TakenHead {
     orphaned: bool,
 }
 
-/// Shorter lists are not worth a thread.
-const LONG: usize = 1 << 12;
-
 impl TakenHead {
-    /// Sorts the inodes by their numbers, in up to `threads` threads, and removes duplicates: an inode
-    /// whose changes all died and that was changed again is listed twice.
+    /// Brings the inodes into order, in up to `threads` threads.
     pub fn in_order(self, threads: usize) -> HeadInput {
-        let long = self.lists.iter().filter(|list| list.len() >= LONG).count();
-        let lists = self.lists.into_iter();
-        let sorted = in_threads(threads.min(long), lists, |mut list| {
-            list.sort_unstable_by_key(|(ino, _)| *ino);
-            list
-        });
-        let mut inodes: DirtyInodes = sorted.into_iter().flatten().collect();
-        // Finds the sorted lists, and only merges them.
-        inodes.sort_by_key(|(ino, _)| *ino);
-        inodes.dedup_by_key(|(ino, _)| *ino);
         HeadInput {
             items: self.items,
-            inodes,
+            inodes: in_order(self.lists, threads),
             orphaned: self.orphaned,
         }
     }

@@ -1,9 +1,13 @@
 //! How the memory budget of a volume is divided among its parts, and how much merges do at once.
 
+use crate::format::BLOCK_SIZE;
+use crate::format::record::MAX_RECORD_BLOCKS;
 use crate::sync::processors;
 
 /// What a clean inode counts as, in bytes.
 const INODE: usize = 512;
+/// Size of the largest log record, in bytes.
+const RECORD: usize = MAX_RECORD_BLOCKS as usize * BLOCK_SIZE;
 /// Data blocks may take 1/`LENT` of what other caches leave idle: these may then grow until memory
 /// is divided again.
 const LENT: usize = 2;
@@ -35,6 +39,8 @@ pub struct Limits {
     pub part_keys: u64,
     /// Threads for the parts of a merge.
     pub merge_threads: usize,
+    /// Log records that a push formats before its turn, in number.
+    pub ahead: usize,
 }
 
 /// Keys of a part of a merge. A part leaves its last node partly filled, so it should make some
@@ -43,6 +49,9 @@ const PART_KEYS: u64 = 1 << 15;
 
 /// Most threads of a merge.
 const MOST_MERGING: usize = 16;
+
+/// Most log records that a push formats before its turn.
+const MOST_AHEAD: usize = 16;
 
 /// Limits below those of any budget, so that a few files reach what otherwise takes many. A merge
 /// has parts only if its steps are not limited.
@@ -98,6 +107,7 @@ impl Limits {
                 u64::MAX
             },
             merge_threads,
+            ahead: (bytes / 64 / RECORD).clamp(1, MOST_AHEAD),
         }
     }
 

@@ -3,12 +3,23 @@
 use crate::space::BlockRun;
 
 /// Sorts runs and joins those that touch or overlap.
-pub(super) fn join_runs(mut runs: Vec<BlockRun>) -> Vec<BlockRun> {
+pub(super) fn join_runs(runs: Vec<BlockRun>) -> Vec<BlockRun> {
+    join(runs, |run, end| run.start <= end)
+}
+
+/// Sorts runs and joins those that touch. Overlapping runs stay apart, so that whoever gets a block
+/// twice finds it.
+pub(super) fn join_touching(runs: Vec<BlockRun>) -> Vec<BlockRun> {
+    join(runs, |run, end| run.start == end)
+}
+
+/// Sorts runs and joins each for which `joins` is true with the end of the one before.
+fn join(mut runs: Vec<BlockRun>, joins: impl Fn(&BlockRun, u64) -> bool) -> Vec<BlockRun> {
     runs.sort_unstable_by_key(|r| r.start);
-    let mut joined: Vec<BlockRun> = Vec::with_capacity(runs.len());
+    let mut joined: Vec<BlockRun> = Vec::new();
     for run in runs {
         match joined.last_mut() {
-            Some(last) if run.start <= last.start + last.len => {
+            Some(last) if joins(&run, last.start + last.len) => {
                 last.len = last.len.max(run.start + run.len - last.start);
             }
             _ => joined.push(run),
@@ -60,6 +71,14 @@ mod tests {
         assert_eq!(
             join_runs(vec![run(8, 2), run(1, 3), run(4, 1), run(9, 5)]),
             vec![run(1, 4), run(8, 6)]
+        );
+        assert_eq!(
+            join_touching(vec![run(8, 2), run(1, 3), run(4, 1), run(9, 5)]),
+            vec![run(1, 4), run(8, 2), run(9, 5)]
+        );
+        assert_eq!(
+            join_touching(vec![run(4, 1), run(4, 1), run(5, 1)]),
+            vec![run(4, 1), run(4, 2)]
         );
         assert_eq!(
             subtract_runs(vec![run(0, 10), run(20, 4)], &[run(2, 3), run(8, 14)]),

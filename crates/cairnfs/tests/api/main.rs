@@ -21,6 +21,7 @@ mod listing;
 mod mechanisms;
 mod names;
 mod order;
+mod page_cache;
 mod paths;
 mod read_only;
 mod signals;

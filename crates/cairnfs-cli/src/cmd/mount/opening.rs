@@ -106,7 +106,7 @@ pub(super) fn engine_options(options: &MountOptions) -> Options {
         // Programs that write in small pieces need this: the next piece belongs to a block just
         // written.
         keep_written: options.write == WriteMode::Through,
-        data_borrows: false,
+        kernel_caches: true,
         kernel_clock: true,
         content_times: options.write == WriteMode::Through,
         ..Options::default()

@@ -1,6 +1,7 @@
 //! A regular file or a block device as a [`Device`].
 //!
-//! Uses direct I/O where the file supports it, buffered I/O otherwise. A lock excludes a second
+//! Uses direct I/O where the file supports it, buffered I/O otherwise; reads go through the page cache
+//! on request. A lock excludes a second
 //! opener until the value is dropped, also if a forked child has inherited the file, or, if the process is killed, until its writes in flight are
 //! over. Callers' memory need not be aligned: unaligned memory goes through a bounce buffer of
 //! bounded size. A write for which the host file system has no space fails with
@@ -8,6 +9,7 @@
 
 mod attached;
 mod backing;
+mod cached;
 mod name;
 mod open;
 mod room;
@@ -60,6 +62,8 @@ pub struct FileDevice {
     block_device: bool,
     /// Whether direct I/O is used.
     direct: bool,
+    /// The same file for reads through the page cache.
+    cached: Option<OwnedFd>,
     /// Whether io_uring is available for parallel writes.
     rings: bool,
     /// Cleared when a discard turns out to be unsupported.
@@ -108,13 +112,18 @@ impl FileDevice {
         }
     }
 
+    /// Reads all of `buf`, which is aligned if reads are direct.
     fn read_aligned(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
         let len = buf.len() as u64;
+        let file = self.cached.as_ref().unwrap_or(&self.file);
         let mut done = 0;
         while let Some(rest) = buf.get_mut(done..).filter(|r| !r.is_empty()) {
-            let n = retry(|| rustix::io::pread(&*self.file, &mut *rest, offset + done as u64))
+            let n = retry(|| rustix::io::pread(file, &mut *rest, offset + done as u64))
                 .map_err(|e| io_error("read", offset, len, e.into()))?;
-            let step = self.progress(n);
+            let step = match self.cached {
+                Some(_) => n,
+                None => self.progress(n),
+            };
             if step == 0 {
                 return Err(io_error(
                     "read",
@@ -210,7 +219,8 @@ impl Device for FileDevice {
 
     fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
         check_range("read", offset, buf.len() as u64, self.size)?;
-        if !self.direct || AlignedBuf::is_aligned(buf) {
+        let reads_direct = self.direct && self.cached.is_none();
+        if !reads_direct || AlignedBuf::is_aligned(buf) {
             return self.read_aligned(offset, buf);
         }
         let mut bounce = AlignedBuf::zeroed(buf.len().min(BOUNCE));

@@ -164,6 +164,7 @@ impl FileDevice {
             access,
             block_device,
             direct,
+            cached: None,
             rings: false,
             discards: AtomicBool::new(true),
         };

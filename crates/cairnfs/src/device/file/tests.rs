@@ -328,3 +328,88 @@ fn host_room_reports_holes_and_shortfall() {
     assert_eq!(HostRoom { free: 9, ..short }.shortfall(), 0);
     assert!(HostRoom::of(Path::new("/dev/null")).unwrap().is_none());
 }
+
+/// Bytes that this thread has fetched from devices so far (proc(5)).
+fn fetched() -> u64 {
+    let io = std::fs::read_to_string("/proc/thread-self/io").unwrap();
+    let bytes = io.lines().find_map(|l| l.strip_prefix("read_bytes: "));
+    bytes.unwrap().parse().unwrap()
+}
+
+#[test]
+fn page_cache_has_what_was_read_and_not_written_since() {
+    let (_dir, path) = image();
+    let device = FileDevice::create(&path, SIZE).unwrap().cache_reads();
+    if device.cached.is_none() {
+        return assert!(!device.direct || !cached::agrees(&device.file));
+    }
+    device.write(0, &[1; 40 * 4096]).unwrap();
+    device.flush().unwrap();
+    let fetches = |block: u64, expected: u8| {
+        let (before, mut bytes) = (fetched(), [0; 4096]);
+        device.read(block * 4096, &mut bytes).unwrap();
+        assert_eq!(bytes, [expected; 4096]);
+        fetched() - before
+    };
+    let first = [3, 5, 20, 21, 22].map(|block| fetches(block, 1));
+    assert_eq!(first, [4096; 5]);
+    assert_eq!([3, 5, 20, 21, 22].map(|block| fetches(block, 1)), [0; 5]);
+    device.write(4 * 4096, &[2; 17 * 4096]).unwrap();
+    assert_eq!([3, 21, 22].map(|block| fetches(block, 1)), [0; 3]);
+    assert_eq!([4, 5, 20].map(|block| fetches(block, 2)), [4096; 3]);
+}
+
+#[test]
+fn file_that_another_one_replaced_is_read_directly() {
+    let (dir, path) = image();
+    let device = FileDevice::create(&path, SIZE).unwrap();
+    std::fs::rename(&path, dir.path().join("away")).unwrap();
+    std::fs::write(&path, [7; 8192]).unwrap();
+    let device = device.cache_reads();
+    let mut bytes = [1; 4096];
+    device.read(0, &mut bytes).unwrap();
+    assert_eq!((device.cached.is_none(), bytes), (true, [0; 4096]));
+}
+
+/// Each thread writes blocks of its own, between those of the others, and reads them back; others
+/// bring old contents into the page cache meanwhile.
+#[test]
+fn cached_reads_find_every_write_that_returned() {
+    let (_dir, path) = image();
+    let device = FileDevice::create(&path, SIZE).unwrap().cache_reads();
+    let blocks = 64;
+    let (device, done) = (&device, &AtomicBool::new(false));
+    let writer = |own: u64| {
+        for n in 0..1000_u64 {
+            let block = |k: u64| (n * 7 + k) % (blocks / 4) * 4 + own;
+            let page = |k: u64| Page::with(&[(n + k) as u8; 4096]);
+            let piece = |k| Piece::of_pages(block(k) * 4096, vec![page(k)]);
+            // Several go through the ring.
+            let count = 1 + n % 2;
+            let pieces: Vec<Piece> = (0..count).map(piece).collect();
+            device.write_all(&pieces).unwrap();
+            for k in 0..count {
+                let mut back = [0; 4096];
+                device.read(block(k) * 4096, &mut back).unwrap();
+                assert!(back == [(n + k) as u8; 4096], "{own} {n} {k}: {}", back[0]);
+            }
+        }
+    };
+    let reader = |mut at: u64| {
+        let mut bytes = [0; 4 * 4096];
+        while !done.load(Ordering::Relaxed) {
+            at = (at * 5 + 1) % (blocks - 3);
+            device.read(at * 4096, &mut bytes).unwrap();
+        }
+    };
+    std::thread::scope(|scope| {
+        let readers = [1, 2].map(|at| scope.spawn(move || reader(at)));
+        let writers = [0, 1, 2, 3].map(|own| scope.spawn(move || writer(own)));
+        let wrote = writers.map(|writer| writer.join().is_ok());
+        done.store(true, Ordering::Relaxed);
+        readers
+            .into_iter()
+            .for_each(|reader| reader.join().unwrap());
+        assert_eq!(wrote, [true; 4]);
+    });
+}

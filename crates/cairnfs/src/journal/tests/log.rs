@@ -20,11 +20,19 @@ pub(super) type Values = BTreeMap<(u64, u64), Vec<u8>>;
 /// An empty log.
 #[derive(Clone, Copy)]
 pub(super) struct NewLog {
-    /// Its size in blocks, and the LSN at which it begins.
+    /// Its size in blocks.
     pub blocks: u64,
+    /// The LSN at which it begins; its place follows from it.
+    pub start: u64,
 }
 
 impl NewLog {
+    /// One that begins at its first block.
+    pub const fn of_blocks(blocks: u64) -> Self {
+        let start = blocks;
+        Self { blocks, start }
+    }
+
     /// Bytes of a device that has nothing behind the log.
     pub fn device_bytes(self) -> u64 {
         (LOG_START + self.blocks) * BLOCK_SIZE as u64
@@ -34,7 +42,7 @@ impl NewLog {
         Superblock {
             log_blocks: U64::new(self.blocks),
             uuid: [3; 16],
-            tail_lsn: U64::new(self.blocks),
+            tail_lsn: U64::new(self.start),
             ..zerocopy::FromZeros::new_zeroed()
         }
     }
@@ -42,7 +50,7 @@ impl NewLog {
     /// Its journal, whose first context is 1.
     pub fn journal(self, device: Arc<dyn Device>) -> Journal {
         let end = LogPosition {
-            lsn: self.blocks,
+            lsn: self.start,
             chain: 0,
         };
         self.mounted(device, 9, end)
@@ -51,7 +59,14 @@ impl NewLog {
     /// A journal of a mount with this nonce, which continues at `end`; its first context is 1.
     pub fn mounted(self, device: Arc<dyn Device>, nonce: u64, end: LogPosition) -> Journal {
         let storage = Arc::new(Storage::new(device));
-        Journal::new(storage, &self.superblock(), nonce, end, 1, Arc::default())
+        Journal::new(
+            storage,
+            &self.superblock(),
+            nonce,
+            end,
+            1,
+            (1, Arc::default()),
+        )
     }
 
     /// What recovery finds: all values, none of which is logged twice, and the end.
@@ -72,7 +87,7 @@ impl NewLog {
     /// Checks that a journal whose log ends at `end` has lost no byte of log space.
     pub fn check_space(self, journal: &Journal, end: LogPosition) {
         assert_eq!(end, journal.end());
-        let fresh = Ring::new(self.blocks, self.blocks, end.lsn - self.blocks);
+        let fresh = Ring::new(self.blocks, self.start, end.lsn - self.start);
         assert_eq!(journal.ring().free(), fresh.free());
     }
 }

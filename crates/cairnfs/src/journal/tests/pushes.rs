@@ -8,14 +8,17 @@ use smallvec::smallvec;
 
 use crate::device::{Device, MemoryDevice};
 use crate::error::{Error, Result};
+use crate::format::BLOCK_SIZE;
+use crate::format::geometry::LOG_START;
 use crate::format::key::Key;
 use crate::journal::log::NewLog;
-use crate::journal::position::LogPosition;
+use crate::journal::position::{FLUSH_EVERY, LogPosition};
 use crate::journal::vector::{Change, LogVector};
 use crate::journal::{Journal, LogSpaceReclaimer};
+use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
 
-const LOG: NewLog = NewLog { blocks: 16 << 10 };
+const LOG: NewLog = NewLog::of_blocks(16 << 10);
 
 struct NoMerge;
 
@@ -47,7 +50,11 @@ fn value(object: u64) -> [u8; 1000] {
 
 /// The log's objects with their contexts; no object is in it twice.
 fn logged(device: &MemoryDevice) -> (BTreeMap<u64, u64>, LogPosition) {
-    let (values, end) = LOG.found(device);
+    logged_in(LOG, device)
+}
+
+fn logged_in(log: NewLog, device: &MemoryDevice) -> (BTreeMap<u64, u64>, LogPosition) {
+    let (values, end) = log.found(device);
     let mut found = BTreeMap::new();
     for ((seq, object), logged) in values {
         assert_eq!(logged, value(object));
@@ -104,13 +111,54 @@ fn contexts_pushed_at_the_same_time_are_written_in_their_order() {
     LOG.check_space(&journal, end);
 }
 
-/// A device that keeps its first write waiting until it is told to go on.
+/// What becomes of the write that waits.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Then {
+    Succeeds,
+    Fails,
+    Panics,
+    /// The host is full, once.
+    FindsNoSpace,
+}
+
+/// What a device has done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Done {
+    /// A write at this offset.
+    Write(u64),
+    Flush,
+}
+
+/// A device that keeps one of its writes waiting until it is told to go on.
 struct Waiting {
     memory: MemoryDevice,
+    /// Writes that have begun.
     writes: AtomicU64,
+    /// The write that waits; the first one is 1.
+    waits: u64,
+    then: Then,
     go_on: Barrier,
-    /// Whether it refuses the first write.
-    refuses: bool,
+    done: Mutex<Vec<Done>>,
+}
+
+impl Waiting {
+    fn new(waits: u64, then: Then) -> Arc<Self> {
+        Arc::new(Self {
+            memory: MemoryDevice::new(LOG.device_bytes()),
+            writes: AtomicU64::new(0),
+            waits,
+            then,
+            go_on: Barrier::new(2),
+            done: Mutex::default(),
+        })
+    }
+
+    /// Waits until so many writes have begun.
+    fn begun(&self, writes: u64) {
+        while self.writes.load(Ordering::SeqCst) < writes {
+            std::thread::yield_now();
+        }
+    }
 }
 
 impl Device for Waiting {
@@ -121,21 +169,33 @@ impl Device for Waiting {
         self.memory.read(offset, buf)
     }
     fn write(&self, offset: u64, buf: &[u8]) -> Result<()> {
-        let first = self.writes.fetch_add(1, Ordering::SeqCst) == 0;
-        if first {
+        if self.writes.fetch_add(1, Ordering::SeqCst) + 1 == self.waits {
             self.go_on.wait();
+            match self.then {
+                Then::Succeeds => {}
+                Then::Panics => panic!("a write that panics"),
+                Then::Fails => {
+                    return Err(Error::Io {
+                        op: "write",
+                        offset,
+                        len: buf.len(),
+                        source: Arc::new(std::io::Error::other("refused")),
+                    });
+                }
+                Then::FindsNoSpace => {
+                    return Err(Error::HostFull {
+                        path: "image".into(),
+                        missing: buf.len() as u64,
+                    });
+                }
+            }
         }
-        match first && self.refuses {
-            false => self.memory.write(offset, buf),
-            true => Err(Error::Io {
-                op: "write",
-                offset,
-                len: buf.len(),
-                source: Arc::new(std::io::Error::other("refused")),
-            }),
-        }
+        self.memory.write(offset, buf)?;
+        self.done.lock().push(Done::Write(offset));
+        Ok(())
     }
     fn flush(&self) -> Result<()> {
+        self.done.lock().push(Done::Flush);
         self.memory.flush()
     }
     fn discard(&self, offset: u64, len: u64) -> Result<()> {
@@ -145,13 +205,8 @@ impl Device for Waiting {
 
 /// Pushes the contexts 1 to 3 at the same time. The device has written 2 and 3 before it goes on with
 /// the first write, which is that of 1.
-fn push_three(refuses: bool) -> (Arc<Waiting>, Journal, [Result<()>; 3]) {
-    let device = Arc::new(Waiting {
-        memory: MemoryDevice::new(LOG.device_bytes()),
-        writes: AtomicU64::new(0),
-        go_on: Barrier::new(2),
-        refuses,
-    });
+fn push_three(then: Then) -> (Arc<Waiting>, Journal, [std::thread::Result<Result<()>>; 3]) {
+    let device = Waiting::new(1, then);
     let journal = LOG.journal(device.clone());
     let results = std::thread::scope(|scope| {
         let pushes = [1, 2, 3].map(|seq| {
@@ -160,43 +215,122 @@ fn push_three(refuses: bool) -> (Arc<Waiting>, Journal, [Result<()>; 3]) {
                 let journal = &journal;
                 move || journal.push(seq, &NoMerge)
             });
-            while device.writes.load(Ordering::SeqCst) < seq {
-                std::thread::yield_now();
-            }
+            device.begun(seq);
             pushes
         });
         assert_eq!(journal.written.lock().seq, 0);
         device.go_on.wait();
-        pushes.map(|thread| thread.join().unwrap())
+        pushes.map(|thread| thread.join())
     });
     (device, journal, results)
 }
 
+/// The contexts that [`push_three`] pushes.
+fn three() -> BTreeMap<u64, u64> {
+    BTreeMap::from([(21, 1), (22, 2), (23, 3)])
+}
+
 #[test]
 fn contexts_are_written_beside_each_other_and_count_in_their_order() {
-    let (device, journal, results) = push_three(false);
-    assert!(matches!(results, [Ok(()), Ok(()), Ok(())]), "{results:?}");
+    let (device, journal, results) = push_three(Then::Succeeds);
+    let all = results.iter().all(|result| matches!(result, Ok(Ok(()))));
+    assert!(all, "{results:?}");
     assert_eq!(journal.written.lock().seq, 3);
-    let expected = BTreeMap::from([(21, 1), (22, 2), (23, 3)]);
-    assert_eq!(logged(&device.memory), (expected, journal.end()));
+    assert_eq!(logged(&device.memory), (three(), journal.end()));
 }
 
 #[test]
 fn contexts_behind_one_that_failed_do_not_count() {
-    let (device, journal, results) = push_three(true);
-    assert!(matches!(results, [Err(_), Err(_), Err(_)]), "{results:?}");
-    assert_eq!(journal.written.lock().seq, 0);
-    assert!(journal.write_through(4, &NoMerge).is_err());
-    assert!(journal.flush().is_err());
-    let (found, end) = logged(&device.memory);
-    assert_eq!((found, end), (BTreeMap::new(), journal.end()));
+    for then in [Then::Fails, Then::Panics] {
+        let (device, journal, results) = push_three(then);
+        let [first, others @ ..] = &results;
+        assert_eq!(first.is_err(), then == Then::Panics, "{results:?}");
+        assert!(!matches!(first, Ok(Ok(()))), "{results:?}");
+        let failed = others.iter().all(|result| matches!(result, Ok(Err(_))));
+        assert!(failed, "{results:?}");
+        assert_eq!(journal.written.lock().seq, 0);
+        assert!(journal.write_through(4, &NoMerge).is_err());
+        assert!(journal.flush().is_err());
+        let (found, end) = logged(&device.memory);
+        assert_eq!((found, end), (BTreeMap::new(), journal.end()));
+    }
+}
+
+#[test]
+fn contexts_behind_one_that_found_no_space_are_durable_with_it() {
+    let (device, journal, results) = push_three(Then::FindsNoSpace);
+    let all = results.iter().all(|result| matches!(result, Ok(Ok(()))));
+    assert!(all, "{results:?}");
+    // The first one is held; the others wait behind it in the log, though they are on the device.
+    assert_eq!(logged(&device.memory).0, BTreeMap::new());
+    journal.flush().unwrap();
+    assert_eq!(logged(&device.memory), (three(), journal.end()));
+    // Written behind the others, and nothing was durable before.
+    let at = |lsn| Done::Write((LOG_START + lsn) * BLOCK_SIZE as u64);
+    assert_eq!(device.done.lock().last(), Some(&Done::Flush));
+    let written = device.done.lock()[..3].to_vec();
+    assert_eq!(written, [at(1), at(2), at(0)]);
+}
+
+#[test]
+fn context_that_continues_at_the_beginning_of_the_log_is_written_beside_others() {
+    let log = NewLog {
+        blocks: 64,
+        start: 64 * 5 - 2,
+    };
+    let device = device();
+    let journal = log.journal(device.clone());
+    let expected: BTreeMap<u64, u64> = (20..32).map(|o| (o, commit(&journal, o))).collect();
+    journal.push(1, &NoMerge).unwrap();
+    let (found, end) = logged_in(log, &device);
+    assert_eq!((found, end), (expected, journal.end()));
+    assert!(end.lsn > 64 * 5, "{end:?}");
+    log.check_space(&journal, end);
+}
+
+/// Records that together take nearly all of the log that need not be durable.
+#[test]
+fn push_behind_which_the_log_is_flushed_waits_for_those_before_it() {
+    const OBJECTS: u64 = 1000;
+    const PUSHES: u64 = FLUSH_EVERY / 252;
+    let device = Waiting::new(PUSHES, Then::Succeeds);
+    let journal = &LOG.journal(device.clone());
+    let mut expected = BTreeMap::new();
+    let mut fill = |n: u64| {
+        let objects = (1 + n) * 10_000..(1 + n) * 10_000 + OBJECTS;
+        expected.extend(objects.map(|object| (object, commit(journal, object))));
+        n + 1
+    };
+    let before = |n: u64| journal.push(n, &NoMerge).unwrap();
+    (0..PUSHES - 1).for_each(|n| before(fill(n)));
+    assert!(!device.done.lock().contains(&Done::Flush));
+    std::thread::scope(|scope| {
+        let first = fill(PUSHES - 1);
+        let first = scope.spawn(move || journal.push(first, &NoMerge));
+        device.begun(PUSHES);
+        let second = fill(PUSHES);
+        let second_push = scope.spawn(move || journal.push(second, &NoMerge));
+        while journal.cil().seq() <= second {
+            std::thread::yield_now();
+        }
+        device.go_on.wait();
+        first.join().unwrap().unwrap();
+        second_push.join().unwrap().unwrap();
+    });
+    let done = device.done.lock().clone();
+    let [.., first, second, flush] = done.as_slice() else {
+        panic!("{done:?}");
+    };
+    assert!(matches!((first, second), (Done::Write(a), Done::Write(b)) if a < b));
+    assert_eq!((*flush, done.len() as u64), (Done::Flush, PUSHES + 2));
+    assert_eq!(logged(&device.memory), (expected, journal.end()));
 }
 
 #[test]
 fn records_behind_a_gap_are_no_damage_and_stay_invalid_for_later_mounts() {
     // The new log ends before, at and behind the records of the contexts 2 and 3.
     for contexts in 0..4 {
-        let (device, failed, _) = push_three(true);
+        let (device, failed, _) = push_three(Then::Fails);
         let journal = LOG.mounted(device.clone(), 10, failed.end());
         journal.write_mount_record().unwrap();
         let objects = 40..40 + contexts;

@@ -22,7 +22,7 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::explore::{Cost, explore};
 use crate::sync::{Mutex, thread, wait_for_ever};
 
-const LOG: NewLog = NewLog { blocks: 128 };
+const LOG: NewLog = NewLog::of_blocks(128);
 const BLOCK: i64 = BLOCK_SIZE as i64;
 /// More log bytes than the largest vector here is charged.
 const WORST: i64 = 1024;

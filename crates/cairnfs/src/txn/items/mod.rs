@@ -22,7 +22,7 @@ use arc_swap::ArcSwap;
 
 pub(super) use attributes::bad_item;
 pub use attributes::{Attribute, count_attributes};
-pub(super) use dirty::{DirtyInodes, DirtyList};
+pub(super) use dirty::{DirtyInodes, DirtyList, in_order};
 pub use read::{Item, NameFound};
 pub(super) use values::bad_value;
 pub use values::value_at;

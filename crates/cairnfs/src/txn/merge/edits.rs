@@ -225,8 +225,8 @@ impl<'a> MergeEdits<'a> {
     }
 
     /// Seals the sets of some of the inodes. Returns for each the number of keys that it changes,
-    /// about.
-    pub fn seal(&self, inodes: &[(u64, Arc<Inode>)]) -> Vec<u64> {
+    /// about, and their sum.
+    pub fn seal(&self, inodes: &[(u64, Arc<Inode>)]) -> (Vec<u64>, u64) {
         let mut keys = Vec::with_capacity(inodes.len());
         for together in inodes.chunks(TOGETHER) {
             together.iter().for_each(|(_, inode)| inode.prefetch());
@@ -237,7 +237,8 @@ impl<'a> MergeEdits<'a> {
                 keys.push(sealed.map_or(0, |sealed| sealed.keys() as u64));
             }
         }
-        keys
+        let sum = keys.iter().sum();
+        (keys, sum)
     }
 
     /// The edits of some of the inodes, as a part of the step on `tree`.

@@ -59,9 +59,8 @@ pub(super) fn apply(
         waiting::announced();
     }
     let pieces = edits.inodes().chunks(PIECE);
-    let counted = in_threads(threads.min(pieces.len()), pieces, |piece| edits.seal(piece));
-    let keys = counted.concat();
-    let all = keys.iter().sum::<u64>();
+    let keys = in_threads(threads.min(pieces.len()), pieces, |piece| edits.seal(piece));
+    let all = keys.iter().map(|(_, sum)| sum).sum::<u64>();
     let usual = (all / (PARTS * threads as u64)).max(least);
     let begins = divide(&keys, edits.inodes(), (least, usual));
     let copies = all.min(core.index.most_nodes(old)?);
@@ -90,19 +89,35 @@ pub(super) fn apply(
     Ok(Some(tree))
 }
 
-/// Divides inodes with these numbers of keys into parts of at least `least` keys, and of about
-/// `usual` where inodes have few. Returns where all parts but the first one begin. The first one has
-/// the objects that are no files.
-fn divide(keys: &[u64], inodes: &[(u64, Arc<Inode>)], (least, usual): (u64, u64)) -> Vec<usize> {
-    let (mut begins, mut sum, mut left) = (Vec::new(), 0, keys.iter().sum::<u64>());
-    for (i, (keys, (ino, _))) in keys.iter().zip(inodes).enumerate() {
-        let full = sum >= usual || (sum >= least && *keys >= usual);
-        if full && left >= least && *ino > SHARED_BYTES {
-            begins.push(i);
-            sum = 0;
+/// Divides inodes with these numbers of keys, in pieces with the sum of each, into parts of at least
+/// `least` keys, and of about `usual` where inodes have few. Returns where all parts but the first
+/// one begin. The first one has the objects that are no files.
+fn divide(
+    keys: &[(Vec<u64>, u64)],
+    inodes: &[(u64, Arc<Inode>)],
+    (least, usual): (u64, u64),
+) -> Vec<usize> {
+    let (mut begins, mut first, mut sum) = (Vec::new(), 0, 0);
+    let mut left = keys.iter().map(|(_, sum)| sum).sum::<u64>();
+    for (keys, together) in keys {
+        // No part begins in a piece that does not fill one.
+        if sum + together < usual {
+            sum += together;
+            left -= together;
+            first += keys.len();
+            continue;
         }
-        sum += keys;
-        left -= keys;
+        let piece = inodes.get(first..).unwrap_or_default();
+        for (i, (keys, (ino, _))) in keys.iter().zip(piece).enumerate() {
+            let full = sum >= usual || (sum >= least && *keys >= usual);
+            if full && left >= least && *ino > SHARED_BYTES {
+                begins.push(first + i);
+                sum = 0;
+            }
+            sum += keys;
+            left -= keys;
+        }
+        first += keys.len();
     }
     begins
 }
@@ -115,7 +130,11 @@ mod tests {
     fn divided(keys: &[u64], limits: (u64, u64)) -> Vec<usize> {
         let inode = |i: usize| (10 + i as u64, Arc::new(Inode::new(10 + i as u64)));
         let inodes: Vec<_> = (0..keys.len()).map(inode).collect();
-        divide(keys, &inodes, limits)
+        let piece = |keys: &[u64]| (keys.to_vec(), keys.iter().sum());
+        let in_pieces = |len| keys.chunks(len).map(piece).collect::<Vec<_>>();
+        let found = divide(&in_pieces(1000), &inodes, limits);
+        assert_eq!(divide(&in_pieces(7), &inodes, limits), found);
+        found
     }
 
     #[test]

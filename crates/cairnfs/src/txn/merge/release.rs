@@ -51,12 +51,8 @@ struct Release<'a> {
 
 impl Release<'_> {
     fn head(&self, head: HeadInput) {
-        let threads = match head.inodes.len() as u64 >= self.core.limits.part_keys {
-            true => self.core.merge_threads(),
-            false => 1,
-        };
         let together = head.inodes.len();
-        let threads = threads.min(together.div_ceil(PIECE));
+        let threads = self.core.merge_threads().min(together / PIECE);
         let mut inodes = head.inodes.into_iter();
         let pieces = std::iter::from_fn(|| {
             let piece: Vec<_> = inodes.by_ref().take(PIECE).collect();

@@ -7,7 +7,7 @@
 //! end, data blocks are left to the caller, and so are the nodes of a last step that does not wait
 //! for its superblock.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 
 use zerocopy::little_endian::{U32, U64};
 
@@ -28,7 +28,7 @@ use crate::txn::merge::parts;
 use crate::txn::merge::rest::Ending;
 use crate::txn::merge::step_space::{Retired, StepSpace, StepUnits};
 use crate::txn::roots::{RootChanges, RootItems, root_key, tree_of};
-use crate::txn::runs::subtract_runs;
+use crate::txn::runs::{join_touching, subtract_runs};
 use crate::txn::superblocks::volume_tree;
 
 /// Parameters that all steps of a merge share.
@@ -246,13 +246,13 @@ pub(super) fn finish_step<'a>(
         birth,
         lose: || {
             fault::inject(InjectedFault::GainsBeforeLosses, || {
-                gain(core, &image.added)
+                gain(core, image.added.clone())
             })?;
-            lose(core, &image.removed)
+            lose(core, image.removed.clone())
         },
         gain: || {
             fault::unless(InjectedFault::GainsBeforeLosses, || {
-                gain(core, &image.added)
+                gain(core, image.added.clone())
             })?;
             set_trees(core, &trees);
             Ok(())
@@ -305,18 +305,15 @@ pub(in crate::txn) fn write_roots<'a>(
         let mut edits = RootEdits(step.roots.iter());
         volume = core.index.apply(&volume, &mut edits, step.birth, &space)?;
     }
-    let unit = |block: u64| BlockRun::new(block, NODE_BLOCKS);
+    let unit = |block: &u64| BlockRun::new(*block, NODE_BLOCKS);
     let done = space.into_done();
     let (allocated, retired) = (&done.allocated, &done.retired);
-    (step.lose)()?;
     // A node allocated and retired within the step was never in the image.
-    for block in retired.difference(allocated) {
-        core.space.image_remove(unit(*block))?;
-    }
+    let units = |of: &HashSet<u64>, except| of.difference(except).map(unit).collect::<Vec<_>>();
+    (step.lose)()?;
+    lose(core, units(retired, allocated))?;
     (step.gain)()?;
-    for block in allocated.difference(retired) {
-        core.space.image_add(unit(*block))?;
-    }
+    gain(core, units(allocated, retired))?;
     core.superblocks.write_next(|superblock| {
         superblock.root = volume.ptr;
         superblock.root_height = U32::new(volume.height);
@@ -328,10 +325,11 @@ pub(in crate::txn) fn write_roots<'a>(
     Ok(done)
 }
 
-fn lose(core: &Core, removed: &[BlockRun]) -> Result<()> {
-    removed
-        .iter()
-        .try_for_each(|run| core.space.image_remove(*run))
+/// Removes blocks from the free-space image, in as few runs as possible, because each takes the lock
+/// of its group.
+fn lose(core: &Core, removed: Vec<BlockRun>) -> Result<()> {
+    let mut runs = join_touching(removed).into_iter();
+    runs.try_for_each(|run| core.space.image_remove(run))
 }
 
 /// Lets lookups in open roots read the new trees.
@@ -347,6 +345,8 @@ fn set_trees(core: &Core, trees: &[NewTree]) {
     }
 }
 
-fn gain(core: &Core, added: &[BlockRun]) -> Result<()> {
-    added.iter().try_for_each(|run| core.space.image_add(*run))
+/// Adds blocks to the free-space image, as [`lose`] removes them.
+fn gain(core: &Core, added: Vec<BlockRun>) -> Result<()> {
+    let mut runs = join_touching(added).into_iter();
+    runs.try_for_each(|run| core.space.image_add(run))
 }
