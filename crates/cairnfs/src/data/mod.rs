@@ -70,7 +70,7 @@ impl DataStore {
         }
         let mut page = Page::zeroed();
         self.storage
-            .read(block * BLOCK_SIZE as u64, page.bytes_mut())?;
+            .read_cached(block * BLOCK_SIZE as u64, page.bytes_mut())?;
         self.verify(block, page.bytes(), crc)?;
         self.cache.put(block, vec![page.clone()]);
         Ok(page)
@@ -108,7 +108,8 @@ impl DataStore {
         each: &mut dyn FnMut(usize, &[u8]),
     ) -> Result<()> {
         let mut buffer = AlignedBuf::zeroed(crcs.len() * BLOCK_SIZE);
-        self.storage.read(block * BLOCK_SIZE as u64, &mut buffer)?;
+        self.storage
+            .read_cached(block * BLOCK_SIZE as u64, &mut buffer)?;
         let mut supply = Supply::new(crcs.len());
         let mut pages = Vec::with_capacity(crcs.len());
         let mut result = Ok(());

@@ -112,6 +112,15 @@ pub trait Device: Send + Sync {
     /// A range beyond the end, or an I/O error of the device.
     fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()>;
 
+    /// As [`Self::read`], but what was read before may come from a cache of the host, which keeps it
+    /// until it is written: also if it was read wrongly.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    fn read_cached(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.read(offset, buf)
+    }
+
     /// Writes `buf` at `offset`.
     ///
     /// # Errors

@@ -172,14 +172,16 @@ impl Written {
     }
 }
 
-impl Device for Overlay {
-    fn size(&self) -> u64 {
-        self.below.size()
-    }
-
-    fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+impl Overlay {
+    /// Reads what was written, and the rest by `below`.
+    fn read_by(
+        &self,
+        offset: u64,
+        buf: &mut [u8],
+        below: impl Fn(u64, &mut [u8]) -> Result<()>,
+    ) -> Result<()> {
         let Some(written) = self.written.get() else {
-            return self.below.read(offset, buf);
+            return below(offset, buf);
         };
         let mut at = offset;
         let mut rest = buf;
@@ -192,12 +194,26 @@ impl Device for Overlay {
                     let read = written.file.read_exact_at(to, from);
                     read.map_err(|e| self.error(e))?;
                 }
-                None => self.below.read(at, to)?,
+                None => below(at, to)?,
             }
             at += len as u64;
             rest = tail;
         }
         Ok(())
+    }
+}
+
+impl Device for Overlay {
+    fn size(&self) -> u64 {
+        self.below.size()
+    }
+
+    fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.read_by(offset, buf, |at, to| self.below.read(at, to))
+    }
+
+    fn read_cached(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.read_by(offset, buf, |at, to| self.below.read_cached(at, to))
     }
 
     fn write(&self, offset: u64, buf: &[u8]) -> Result<()> {

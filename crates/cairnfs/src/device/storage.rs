@@ -154,6 +154,28 @@ impl Storage {
         }
     }
 
+    /// Reads by `read`, and lays over it what is not on the device yet.
+    fn read_by(
+        &self,
+        offset: u64,
+        buf: &mut [u8],
+        read: impl FnOnce(&dyn Device, &mut [u8]) -> Result<()>,
+    ) -> Result<()> {
+        waiting::before()?;
+        self.traffic.reads.fetch_add(1, Ordering::Relaxed);
+        self.traffic
+            .read_bytes
+            .fetch_add(buf.len() as u64, Ordering::Relaxed);
+        let staged = self.stage.over(offset, buf.len());
+        let held = self.held.over(offset, buf.len());
+        let len = buf.len();
+        let read = read(&*self.device(), buf);
+        self.noted(read.map_err(|e| e.of_device("read", offset, len)))?;
+        lay_over(&held, offset, buf);
+        lay_over(&staged, offset, buf);
+        Ok(())
+    }
+
     /// Whether writes are held because the host file system is full.
     pub fn is_holding(&self) -> bool {
         self.held.is_active()
@@ -414,19 +436,11 @@ impl Device for Storage {
     }
 
     fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
-        waiting::before()?;
-        self.traffic.reads.fetch_add(1, Ordering::Relaxed);
-        self.traffic
-            .read_bytes
-            .fetch_add(buf.len() as u64, Ordering::Relaxed);
-        let staged = self.stage.over(offset, buf.len());
-        let held = self.held.over(offset, buf.len());
-        let len = buf.len();
-        let read = self.device().read(offset, buf);
-        self.noted(read.map_err(|e| e.of_device("read", offset, len)))?;
-        lay_over(&held, offset, buf);
-        lay_over(&staged, offset, buf);
-        Ok(())
+        self.read_by(offset, buf, |device, buf| device.read(offset, buf))
+    }
+
+    fn read_cached(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.read_by(offset, buf, |device, buf| device.read_cached(offset, buf))
     }
 
     fn write(&self, offset: u64, buf: &[u8]) -> Result<()> {

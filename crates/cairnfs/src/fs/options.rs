@@ -34,10 +34,10 @@ pub struct Options {
     /// Keep data that was just written in the cache. Useless if the kernel of the front end has a
     /// writeback cache and sends whole blocks.
     pub keep_written: bool,
-    /// The kernel of the front end caches file data. If not, cached data may take half of the memory
-    /// that index nodes, inodes and names leave idle, which is divided with every durability
-    /// interval, at least every 5 seconds, and needs workers; and a volume in a file is read through
-    /// the page cache of the host ([`FileDevice::cache_reads`]).
+    /// The kernel of the front end caches file data. If it does not, a volume in a file is read
+    /// through the page cache of the host ([`FileDevice::cache_reads`]). And with workers, cached
+    /// data may take half of the memory that index nodes, inodes and names leave idle; this is set
+    /// with every durability interval, at least every 5 seconds.
     ///
     /// [`FileDevice::cache_reads`]: crate::device::FileDevice::cache_reads
     pub kernel_caches: bool,

@@ -10,7 +10,7 @@ use crate::format::BLOCK_SIZE;
 use crate::format::record::{HEADER_SIZE, MAX_RECORD_BLOCKS};
 use crate::sync::Mutex;
 
-/// Most buffers that are kept while the volume is busy: those of several pushes, and of an fsync.
+/// Fewest buffers that are kept while the volume is busy: those of several pushes, and of an fsync.
 const SPARES: usize = 8;
 
 /// Size of a new buffer.
@@ -100,27 +100,38 @@ impl RecordBytes {
 
 /// Buffers that no record uses. The one used last is the first to be taken: its memory is in the
 /// processor's cache.
-#[derive(Default)]
-pub(super) struct Spares(Mutex<Vec<RecordBytes>>);
+pub(super) struct Spares {
+    most: usize,
+    buffers: Mutex<Vec<RecordBytes>>,
+}
 
 impl Spares {
+    /// None yet. While the volume is busy, as many are kept as a push needs that formats `ahead`
+    /// records before its turn.
+    pub fn new(ahead: usize) -> Self {
+        Self {
+            most: ahead.max(SPARES),
+            buffers: Mutex::default(),
+        }
+    }
+
     /// An empty buffer.
     pub fn take(&self) -> RecordBytes {
-        self.0.lock().pop().unwrap_or_default()
+        self.buffers.lock().pop().unwrap_or_default()
     }
 
     /// Keeps a buffer for a later record.
     pub fn put(&self, mut bytes: RecordBytes) {
         bytes.clear();
-        let mut spares = self.0.lock();
-        if spares.len() < SPARES {
+        let mut spares = self.buffers.lock();
+        if spares.len() < self.most {
             spares.push(bytes);
         }
     }
 
     /// Frees all buffers but one.
     pub fn free(&self) {
-        self.0.lock().truncate(1);
+        self.buffers.lock().truncate(1);
     }
 }
 
@@ -152,18 +163,19 @@ mod tests {
 
     #[test]
     fn few_buffers_are_kept_and_one_at_rest() {
-        let spares = Spares::default();
+        let most = 2 * SPARES;
+        let spares = Spares::new(most);
         let mut used = RecordBytes::default();
         used.room()[0] = 1;
         used.added(1);
         spares.put(used);
         assert_eq!(spares.take().len(), 0, "an empty payload");
-        for _ in 0..2 * SPARES {
+        for _ in 0..2 * most {
             spares.put(RecordBytes::default());
         }
-        assert_eq!(spares.0.lock().len(), SPARES);
+        assert_eq!(spares.buffers.lock().len(), most);
         spares.free();
-        assert_eq!(spares.0.lock().len(), 1);
+        assert_eq!(spares.buffers.lock().len(), 1);
     }
 
     #[test]

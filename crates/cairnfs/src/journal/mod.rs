@@ -180,7 +180,7 @@ impl Journal {
             cil: Cil::new(seq, superblock.merged_seq.get()),
             ring: Ring::new(log_blocks, tail, end.lsn - tail),
             turns: Turns::new(end, seq - 1),
-            spares: Spares::default(),
+            spares: Spares::new(ahead),
             written: CachePadded::new(Mutex::new(Written {
                 seq: seq - 1,
                 lsn: end.lsn,

@@ -50,7 +50,8 @@ const PART_KEYS: u64 = 1 << 15;
 /// Most threads of a merge.
 const MOST_MERGING: usize = 16;
 
-/// Most log records that a push formats before its turn.
+/// Least and most log records that a push formats before its turn.
+const LEAST_AHEAD: usize = 4;
 const MOST_AHEAD: usize = 16;
 
 /// Limits below those of any budget, so that a few files reach what otherwise takes many. A merge
@@ -107,7 +108,7 @@ impl Limits {
                 u64::MAX
             },
             merge_threads,
-            ahead: (bytes / 64 / RECORD).clamp(1, MOST_AHEAD),
+            ahead: (bytes / 64 / RECORD).clamp(LEAST_AHEAD, MOST_AHEAD),
         }
     }
 
@@ -150,6 +151,12 @@ impl Limits {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn records_before_a_turn_follow_the_budget() {
+        let ahead = |mib: usize| Limits::for_budget(mib << 20).ahead;
+        assert_eq!([8, 256, 512, 4096].map(ahead), [4, 4, 8, 16]);
+    }
 
     #[test]
     fn data_blocks_get_half_of_what_is_idle_and_nothing_of_what_is_used() {

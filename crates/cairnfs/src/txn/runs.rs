@@ -19,8 +19,10 @@ fn join(mut runs: Vec<BlockRun>, joins: impl Fn(&BlockRun, u64) -> bool) -> Vec<
     let mut joined: Vec<BlockRun> = Vec::new();
     for run in runs {
         match joined.last_mut() {
-            Some(last) if joins(&run, last.start + last.len) => {
-                last.len = last.len.max(run.start + run.len - last.start);
+            // What is read from the index may be at any number.
+            Some(last) if joins(&run, last.start.saturating_add(last.len)) => {
+                let end = run.start.saturating_add(run.len);
+                last.len = last.len.max(end - last.start);
             }
             _ => joined.push(run),
         }

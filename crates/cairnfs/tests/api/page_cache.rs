@@ -1,7 +1,11 @@
-//! Whether a volume in a file is read through the page cache of the host.
+//! Whether a volume in a file is read through the page cache of the host, and what if that is wrong.
 
-use cairnfs::Volume;
+use std::sync::Arc;
+
+use cairnfs::device::{Device, MemoryDevice};
+use cairnfs::format::NODE_SIZE;
 use cairnfs::fs::{FileSystem, Options};
+use cairnfs::{Result, Volume};
 
 /// Bytes that this thread has fetched from devices so far (proc(5)).
 fn fetched() -> u64 {
@@ -17,7 +21,7 @@ fn volume_of_a_program_is_read_through_it_and_that_of_a_kernel_is_not() {
     let new = Volume::options().create(true).size(64 << 20);
     new.open(&path).unwrap().close().unwrap();
     let place = rustix::fs::statfs(dir.path()).unwrap();
-    if ![0xef53, 0x5846_5342, 0x9123_683e].contains(&place.f_type) {
+    if ![0xef53, 0x5846_5342].contains(&place.f_type) {
         // Elsewhere reads are as writes.
         return;
     }
@@ -31,9 +35,52 @@ fn volume_of_a_program_is_read_through_it_and_that_of_a_kernel_is_not() {
         FileSystem::open(&path, &options).unwrap().close().unwrap();
         fetched() - before
     };
-    // The first one brings everything into the page cache that an opening reads.
+    // The first one brings the nodes into the page cache that an opening reads.
     opening_fetches(false);
-    // Each tries one direct read.
-    assert_eq!(opening_fetches(false), 4096);
-    assert!(opening_fetches(true) > 4096);
+    assert!(opening_fetches(false) < opening_fetches(true));
+}
+
+/// A device whose host has read every node wrongly.
+struct ReadWrongly(Arc<MemoryDevice>);
+
+impl Device for ReadWrongly {
+    fn size(&self) -> u64 {
+        self.0.size()
+    }
+    fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.0.read(offset, buf)
+    }
+    fn read_cached(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.0.read(offset, buf)?;
+        if buf.len() == NODE_SIZE {
+            buf[NODE_SIZE / 2] ^= 1;
+        }
+        Ok(())
+    }
+    fn write(&self, offset: u64, buf: &[u8]) -> Result<()> {
+        self.0.write(offset, buf)
+    }
+    fn flush(&self) -> Result<()> {
+        self.0.flush()
+    }
+    fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        self.0.discard(offset, len)
+    }
+}
+
+#[test]
+fn node_that_was_read_wrongly_is_read_again() {
+    let device = Arc::new(MemoryDevice::new(64 << 20));
+    let volume = Volume::options().create_device(device.clone()).unwrap();
+    for n in 0..1000 {
+        volume.write(format!("file{n}"), b"contents").unwrap();
+    }
+    volume.close().unwrap();
+    let device = Arc::new(ReadWrongly(device));
+    let volume = Volume::options().open_device(device).unwrap();
+    assert_eq!(volume.read_dir("/").unwrap().count(), 1000);
+    for n in 0..1000 {
+        assert_eq!(volume.read(format!("file{n}")).unwrap(), b"contents");
+    }
+    volume.close().unwrap();
 }

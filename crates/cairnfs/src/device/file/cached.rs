@@ -1,11 +1,13 @@
 //! Reads through the page cache of the host, beside writes that bypass it.
 //!
-//! A program that embeds a volume bounds the memory that its process takes. The page cache is the
-//! memory that nobody else needs, so reads of a file may use it; the kernel gives it up by itself.
-//! Writes stay direct: they are not copied, and nothing has to be written back at a flush. For this
-//! a direct write must drop the pages of its range before it returns, also those that are being read
-//! meanwhile. The file systems named here do that; on others, and on block devices, reads are
-//! direct too.
+//! A program that embeds a volume bounds the memory that its process takes. The page cache is memory
+//! that the kernel gives up by itself when it is needed, so index nodes and file data may be read
+//! through it; everything else, such as the log at an opening, is read directly. Writes stay direct:
+//! they are not copied, and nothing has to be written back at a flush. For this a direct write must
+//! drop the pages of its range before it returns. ext4 and XFS do; if they cannot, they let the next
+//! flush fail, and the volume stops. btrfs does not in all versions: pages that are read ahead
+//! beside a direct write stayed stale before Linux 6.14. On others, and on block devices, all reads
+//! are direct.
 
 use std::os::fd::OwnedFd;
 
@@ -14,8 +16,9 @@ use rustix::fs::{Advice, Mode, OFlags, fadvise, fstat, fstatfs};
 use super::{FileDevice, retry};
 
 /// Magic numbers (statfs(2)) of file systems on which a read through the page cache that begins
-/// after a direct write has returned finds what was written: ext4, XFS, btrfs.
-const AGREE: [u64; 3] = [0xef53, 0x5846_5342, 0x9123_683e];
+/// after a direct write has returned finds what was written: ext4, which drives ext2 and ext3 too,
+/// and XFS.
+const AGREE: [u64; 2] = [0xef53, 0x5846_5342];
 
 /// Whether reads through the page cache agree with direct writes.
 pub(super) fn agrees(file: &OwnedFd) -> bool {
@@ -23,7 +26,8 @@ pub(super) fn agrees(file: &OwnedFd) -> bool {
 }
 
 impl FileDevice {
-    /// Lets reads use the page cache, where that is known to agree with direct writes.
+    /// Lets [`read_cached`](crate::device::Device::read_cached) use the page cache, where that is known
+    /// to agree with direct writes.
     #[must_use]
     pub fn cache_reads(mut self) -> Self {
         if !self.direct || self.block_device {

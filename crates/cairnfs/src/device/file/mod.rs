@@ -1,11 +1,11 @@
 //! A regular file or a block device as a [`Device`].
 //!
-//! Uses direct I/O where the file supports it, buffered I/O otherwise; reads go through the page cache
-//! on request. A lock excludes a second
-//! opener until the value is dropped, also if a forked child has inherited the file, or, if the process is killed, until its writes in flight are
-//! over. Callers' memory need not be aligned: unaligned memory goes through a bounce buffer of
-//! bounded size. A write for which the host file system has no space fails with
-//! [`Error::HostFull`] and may be retried.
+//! Uses direct I/O where the file supports it, buffered I/O otherwise; what may come from a cache is
+//! read through the page cache on request ([`FileDevice::cache_reads`]). A lock excludes a second
+//! opener until the value is dropped, also if a forked child has inherited the file, or, if the
+//! process is killed, until its writes in flight are over. Callers' memory need not be aligned:
+//! unaligned memory goes through a bounce buffer of bounded size. A write for which the host file
+//! system has no space fails with [`Error::HostFull`] and may be retried.
 
 mod attached;
 mod backing;
@@ -97,7 +97,8 @@ impl FileDevice {
         self.block_device
     }
 
-    /// Whether reads and writes bypass the page cache.
+    /// Whether writes bypass the page cache, and reads other than
+    /// [`read_cached`](Device::read_cached).
     pub fn is_direct(&self) -> bool {
         self.direct
     }
@@ -112,32 +113,8 @@ impl FileDevice {
         }
     }
 
-    /// Reads all of `buf`, which is aligned if reads are direct.
     fn read_aligned(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
-        let len = buf.len() as u64;
-        let file = self.cached.as_ref().unwrap_or(&self.file);
-        let mut done = 0;
-        while let Some(rest) = buf.get_mut(done..).filter(|r| !r.is_empty()) {
-            let n = retry(|| rustix::io::pread(file, &mut *rest, offset + done as u64))
-                .map_err(|e| io_error("read", offset, len, e.into()))?;
-            let step = match self.cached {
-                Some(_) => n,
-                None => self.progress(n),
-            };
-            if step == 0 {
-                return Err(io_error(
-                    "read",
-                    offset,
-                    len,
-                    io::Error::new(
-                        io::ErrorKind::UnexpectedEof,
-                        "the device ends before its size: it was truncated",
-                    ),
-                ));
-            }
-            done += step;
-        }
-        Ok(())
+        read_all(&self.file, offset, buf, |n| self.progress(n))
     }
 
     /// Whether a piece can be written without a bounce buffer.
@@ -203,6 +180,35 @@ impl FileDevice {
     }
 }
 
+/// Reads all of `buf`; `progress` is the usable progress of a call.
+fn read_all(
+    file: &OwnedFd,
+    offset: u64,
+    buf: &mut [u8],
+    progress: impl Fn(usize) -> usize,
+) -> Result<()> {
+    let len = buf.len() as u64;
+    let mut done = 0;
+    while let Some(rest) = buf.get_mut(done..).filter(|r| !r.is_empty()) {
+        let n = retry(|| rustix::io::pread(file, &mut *rest, offset + done as u64))
+            .map_err(|e| io_error("read", offset, len, e.into()))?;
+        let step = progress(n);
+        if step == 0 {
+            return Err(io_error(
+                "read",
+                offset,
+                len,
+                io::Error::new(
+                    io::ErrorKind::UnexpectedEof,
+                    "the device ends before its size: it was truncated",
+                ),
+            ));
+        }
+        done += step;
+    }
+    Ok(())
+}
+
 fn retry<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> rustix::io::Result<T> {
     loop {
         match call() {
@@ -219,8 +225,7 @@ impl Device for FileDevice {
 
     fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
         check_range("read", offset, buf.len() as u64, self.size)?;
-        let reads_direct = self.direct && self.cached.is_none();
-        if !reads_direct || AlignedBuf::is_aligned(buf) {
+        if !self.direct || AlignedBuf::is_aligned(buf) {
             return self.read_aligned(offset, buf);
         }
         let mut bounce = AlignedBuf::zeroed(buf.len().min(BOUNCE));
@@ -232,6 +237,14 @@ impl Device for FileDevice {
             at += to.len() as u64;
         }
         Ok(())
+    }
+
+    fn read_cached(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        let Some(cached) = &self.cached else {
+            return self.read(offset, buf);
+        };
+        check_range("read", offset, buf.len() as u64, self.size)?;
+        read_all(cached, offset, buf, |n| n)
     }
 
     fn write(&self, offset: u64, buf: &[u8]) -> Result<()> {

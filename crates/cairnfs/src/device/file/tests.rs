@@ -343,20 +343,25 @@ fn page_cache_has_what_was_read_and_not_written_since() {
     if device.cached.is_none() {
         return assert!(!device.direct || !cached::agrees(&device.file));
     }
-    device.write(0, &[1; 40 * 4096]).unwrap();
+    // Far enough from each other for pages of any size.
+    const FAR: u64 = 64 << 10;
+    device.write(0, &vec![1; 40 * FAR as usize]).unwrap();
     device.flush().unwrap();
-    let fetches = |block: u64, expected: u8| {
+    let fetches = |at: u64, expected: u8| {
         let (before, mut bytes) = (fetched(), [0; 4096]);
-        device.read(block * 4096, &mut bytes).unwrap();
+        device.read_cached(at * FAR, &mut bytes).unwrap();
         assert_eq!(bytes, [expected; 4096]);
-        fetched() - before
+        fetched() > before
     };
-    let first = [3, 5, 20, 21, 22].map(|block| fetches(block, 1));
-    assert_eq!(first, [4096; 5]);
-    assert_eq!([3, 5, 20, 21, 22].map(|block| fetches(block, 1)), [0; 5]);
-    device.write(4 * 4096, &[2; 17 * 4096]).unwrap();
-    assert_eq!([3, 21, 22].map(|block| fetches(block, 1)), [0; 3]);
-    assert_eq!([4, 5, 20].map(|block| fetches(block, 2)), [4096; 3]);
+    assert_eq!([3, 5, 20, 21, 22].map(|at| fetches(at, 1)), [true; 5]);
+    assert_eq!([3, 5, 20, 21, 22].map(|at| fetches(at, 1)), [false; 5]);
+    device.write(4 * FAR, &vec![2; 17 * FAR as usize]).unwrap();
+    assert_eq!([3, 21, 22].map(|at| fetches(at, 1)), [false; 3]);
+    assert_eq!([4, 5, 20].map(|at| fetches(at, 2)), [true; 3]);
+    // Others do not come from it.
+    let before = fetched();
+    device.read(3 * FAR, &mut [0; 4096]).unwrap();
+    assert!(fetched() > before);
 }
 
 #[test]
@@ -367,7 +372,7 @@ fn file_that_another_one_replaced_is_read_directly() {
     std::fs::write(&path, [7; 8192]).unwrap();
     let device = device.cache_reads();
     let mut bytes = [1; 4096];
-    device.read(0, &mut bytes).unwrap();
+    device.read_cached(0, &mut bytes).unwrap();
     assert_eq!((device.cached.is_none(), bytes), (true, [0; 4096]));
 }
 
@@ -390,7 +395,7 @@ fn cached_reads_find_every_write_that_returned() {
             device.write_all(&pieces).unwrap();
             for k in 0..count {
                 let mut back = [0; 4096];
-                device.read(block(k) * 4096, &mut back).unwrap();
+                device.read_cached(block(k) * 4096, &mut back).unwrap();
                 assert!(back == [(n + k) as u8; 4096], "{own} {n} {k}: {}", back[0]);
             }
         }
@@ -399,7 +404,7 @@ fn cached_reads_find_every_write_that_returned() {
         let mut bytes = [0; 4 * 4096];
         while !done.load(Ordering::Relaxed) {
             at = (at * 5 + 1) % (blocks - 3);
-            device.read(at * 4096, &mut bytes).unwrap();
+            device.read_cached(at * 4096, &mut bytes).unwrap();
         }
     };
     std::thread::scope(|scope| {

@@ -24,13 +24,18 @@ pub(super) struct NewLog {
     pub blocks: u64,
     /// The LSN at which it begins; its place follows from it.
     pub start: u64,
+    /// Records that a push formats before its turn.
+    pub ahead: usize,
 }
 
 impl NewLog {
     /// One that begins at its first block.
     pub const fn of_blocks(blocks: u64) -> Self {
-        let start = blocks;
-        Self { blocks, start }
+        Self {
+            blocks,
+            start: blocks,
+            ahead: 1,
+        }
     }
 
     /// Bytes of a device that has nothing behind the log.
@@ -59,14 +64,8 @@ impl NewLog {
     /// A journal of a mount with this nonce, which continues at `end`; its first context is 1.
     pub fn mounted(self, device: Arc<dyn Device>, nonce: u64, end: LogPosition) -> Journal {
         let storage = Arc::new(Storage::new(device));
-        Journal::new(
-            storage,
-            &self.superblock(),
-            nonce,
-            end,
-            1,
-            (1, Arc::default()),
-        )
+        let ahead = (self.ahead, Arc::default());
+        Journal::new(storage, &self.superblock(), nonce, end, 1, ahead)
     }
 
     /// What recovery finds: all values, none of which is logged twice, and the end.

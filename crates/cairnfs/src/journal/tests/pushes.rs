@@ -153,9 +153,10 @@ impl Waiting {
         })
     }
 
-    /// Waits until so many writes have begun.
-    fn begun(&self, writes: u64) {
-        while self.writes.load(Ordering::SeqCst) < writes {
+    /// Waits until so many writes have begun, and all of them but `waiting` are done.
+    fn begun(&self, writes: u64, waiting: u64) {
+        let done = || self.done.lock().len() as u64 + waiting;
+        while self.writes.load(Ordering::SeqCst) < writes || done() < writes {
             std::thread::yield_now();
         }
     }
@@ -215,7 +216,7 @@ fn push_three(then: Then) -> (Arc<Waiting>, Journal, [std::thread::Result<Result
                 let journal = &journal;
                 move || journal.push(seq, &NoMerge)
             });
-            device.begun(seq);
+            device.begun(seq, 1);
             pushes
         });
         assert_eq!(journal.written.lock().seq, 0);
@@ -272,20 +273,43 @@ fn contexts_behind_one_that_found_no_space_are_durable_with_it() {
     assert_eq!(written, [at(1), at(2), at(0)]);
 }
 
+/// Pushes a context of one record, whose write waits, and one of `objects` beside it, which has so
+/// many writes.
+fn push_beside(log: NewLog, objects: u64, writes: u64) {
+    let device = Waiting::new(1, Then::Succeeds);
+    let journal = log.journal(device.clone());
+    let mut expected = BTreeMap::from([(20, commit(&journal, 20))]);
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| journal.push(1, &NoMerge));
+        device.begun(1, 1);
+        let more = (21..21 + objects).map(|object| (object, commit(&journal, object)));
+        expected.extend(more);
+        let second = scope.spawn(|| journal.push(2, &NoMerge));
+        device.begun(1 + writes, 1);
+        assert_eq!(journal.written.lock().seq, 0);
+        device.go_on.wait();
+        first.join().unwrap().unwrap();
+        second.join().unwrap().unwrap();
+    });
+    assert_eq!(journal.written.lock().seq, 2);
+    let (found, end) = logged_in(log, &device.memory);
+    assert_eq!((found, end), (expected, journal.end()));
+    log.check_space(&journal, end);
+}
+
+#[test]
+fn context_of_several_records_is_written_beside_others() {
+    push_beside(NewLog { ahead: 4, ..LOG }, 2500, 3);
+}
+
 #[test]
 fn context_that_continues_at_the_beginning_of_the_log_is_written_beside_others() {
+    let blocks = 64;
     let log = NewLog {
-        blocks: 64,
-        start: 64 * 5 - 2,
+        start: blocks * 5 - 3,
+        ..NewLog::of_blocks(blocks)
     };
-    let device = device();
-    let journal = log.journal(device.clone());
-    let expected: BTreeMap<u64, u64> = (20..32).map(|o| (o, commit(&journal, o))).collect();
-    journal.push(1, &NoMerge).unwrap();
-    let (found, end) = logged_in(log, &device);
-    assert_eq!((found, end), (expected, journal.end()));
-    assert!(end.lsn > 64 * 5, "{end:?}");
-    log.check_space(&journal, end);
+    push_beside(log, 12, 2);
 }
 
 /// Records that together take nearly all of the log that need not be durable.
@@ -303,11 +327,14 @@ fn push_behind_which_the_log_is_flushed_waits_for_those_before_it() {
     };
     let before = |n: u64| journal.push(n, &NoMerge).unwrap();
     (0..PUSHES - 1).for_each(|n| before(fill(n)));
-    assert!(!device.done.lock().contains(&Done::Flush));
+    let writes = vec![true; PUSHES as usize - 1];
+    let done: Vec<Done> = device.done.lock().clone();
+    let written: Vec<bool> = done.iter().map(|done| *done != Done::Flush).collect();
+    assert_eq!(written, writes, "one record each");
     std::thread::scope(|scope| {
         let first = fill(PUSHES - 1);
         let first = scope.spawn(move || journal.push(first, &NoMerge));
-        device.begun(PUSHES);
+        device.begun(PUSHES, 1);
         let second = fill(PUSHES);
         let second_push = scope.spawn(move || journal.push(second, &NoMerge));
         while journal.cil().seq() <= second {

@@ -52,7 +52,7 @@ struct Release<'a> {
 impl Release<'_> {
     fn head(&self, head: HeadInput) {
         let together = head.inodes.len();
-        let threads = self.core.merge_threads().min(together / PIECE);
+        let threads = self.core.merge_threads().min(together.div_ceil(PIECE));
         let mut inodes = head.inodes.into_iter();
         let pieces = std::iter::from_fn(|| {
             let piece: Vec<_> = inodes.by_ref().take(PIECE).collect();
