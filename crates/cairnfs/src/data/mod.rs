@@ -71,7 +71,7 @@ impl DataStore {
         let mut page = Page::zeroed();
         self.storage
             .read_cached(block * BLOCK_SIZE as u64, page.bytes_mut())?;
-        self.verify(block, page.bytes(), crc)?;
+        self.verify(block, page.bytes_mut(), crc)?;
         self.cache.put(block, vec![page.clone()]);
         Ok(page)
     }
@@ -113,7 +113,7 @@ impl DataStore {
         let mut supply = Supply::new(crcs.len());
         let mut pages = Vec::with_capacity(crcs.len());
         let mut result = Ok(());
-        for (i, (bytes, crc)) in buffer.chunks_exact(BLOCK_SIZE).zip(crcs).enumerate() {
+        for (i, (bytes, crc)) in buffer.chunks_exact_mut(BLOCK_SIZE).zip(crcs).enumerate() {
             result = self.verify(block + i as u64, bytes, *crc);
             if result.is_err() {
                 break;
@@ -125,8 +125,14 @@ impl DataStore {
         result
     }
 
-    fn verify(&self, block: u64, bytes: &[u8], expected: u32) -> Result<()> {
-        let found = checksum::crc(bytes);
+    /// Checks what was read of a block. If it does not fit, the block is read again, directly: if it
+    /// was read wrongly once, a cache of the host has it so.
+    fn verify(&self, block: u64, bytes: &mut [u8], expected: u32) -> Result<()> {
+        let mut found = checksum::crc(bytes);
+        if found != expected && !is_injected(InjectedFault::DataUnchecked) {
+            self.storage.read(block * BLOCK_SIZE as u64, bytes)?;
+            found = checksum::crc(bytes);
+        }
         if found == expected || is_injected(InjectedFault::DataUnchecked) {
             return Ok(());
         }

@@ -4,7 +4,9 @@
 //! reads find it, and a flush fails until it is on the device. From the first held write on, all
 //! writes, discards and ordering flushes are queued behind it; an ordering flush becomes a barrier
 //! in the queue. So the device always sees writes and flushes in the order in which the engine made
-//! them, and a power cut meanwhile leaves the same state as a power cut at an earlier moment.
+//! them, and a power cut meanwhile leaves the same state as a power cut at an earlier moment. Writes
+//! of the log that were made beside the first held one are the exception: they may be on the device
+//! without it. Recovery ends at the gap, as after any cut before the flush that all of them need.
 
 use std::collections::VecDeque;
 

@@ -341,9 +341,14 @@ impl Journal {
         self.reserve(CONTEXT_BASE, reclaimer)?;
         let mut closing = self.turns.closing();
         wait(&mut closing);
-        if self.cil.seq() > seq || self.cil.hold().is_empty() {
-            // Another push overtook this one.
+        // Another push may have overtaken this one.
+        let overtaken = self.cil.seq() > seq;
+        if overtaken || self.cil.hold().is_empty() {
             self.ring.give(CONTEXT_BASE);
+            if !overtaken {
+                // Everything was cancelled; the context stays open, and may be filled again.
+                self.signals.put_off(seq);
+            }
             return self.storage.check();
         }
         let mut closed = self.close_context(closing);

@@ -9,9 +9,10 @@
 //! beside a direct write stayed stale before Linux 6.14. On others, and on block devices, all reads
 //! are direct.
 
+use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
 
-use rustix::fs::{Advice, Mode, OFlags, fadvise, fstat, fstatfs};
+use rustix::fs::{Advice, Mode, OFlags, fadvise, fstat, fstatfs, major};
 
 use super::{FileDevice, retry};
 
@@ -20,12 +21,23 @@ use super::{FileDevice, retry};
 /// and XFS.
 const AGREE: [u64; 2] = [0xef53, 0x5846_5342];
 
-/// Whether reads through the page cache agree with direct writes.
+/// Whether reads through the page cache agree with direct writes. Both file systems are on block
+/// devices; one that is a view of another (9p) may tell the number of the other, and has a device
+/// of no kind.
 pub(super) fn agrees(file: &OwnedFd) -> bool {
-    fstatfs(file).is_ok_and(|of| AGREE.contains(&of.f_type.cast_unsigned()))
+    let on_device = fstat(file).is_ok_and(|stat| major(stat.st_dev) != 0);
+    on_device && fstatfs(file).is_ok_and(|of| AGREE.contains(&of.f_type.cast_unsigned()))
 }
 
 impl FileDevice {
+    /// Lets the page cache forget a range. What is read directly although it may be cached was read
+    /// wrongly before.
+    pub(super) fn drop_cached(&self, offset: u64, len: u64) {
+        if let Some(cached) = &self.cached {
+            let _ = fadvise(cached, offset, NonZeroU64::new(len), Advice::DontNeed);
+        }
+    }
+
     /// Lets [`read_cached`](crate::device::Device::read_cached) use the page cache, where that is known
     /// to agree with direct writes.
     #[must_use]

@@ -225,6 +225,7 @@ impl Device for FileDevice {
 
     fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
         check_range("read", offset, buf.len() as u64, self.size)?;
+        self.drop_cached(offset, buf.len() as u64);
         if !self.direct || AlignedBuf::is_aligned(buf) {
             return self.read_aligned(offset, buf);
         }
@@ -244,7 +245,8 @@ impl Device for FileDevice {
             return self.read(offset, buf);
         };
         check_range("read", offset, buf.len() as u64, self.size)?;
-        read_all(cached, offset, buf, |n| n)
+        // It can fail where a direct one does not: for want of memory, or for a neighbour in its page.
+        read_all(cached, offset, buf, |n| n).or_else(|_| self.read(offset, buf))
     }
 
     fn write(&self, offset: u64, buf: &[u8]) -> Result<()> {
