@@ -5,9 +5,8 @@
 //! through it; everything else, such as the log at an opening, is read directly. Writes stay direct:
 //! they are not copied, and nothing has to be written back at a flush. For this a direct write must
 //! drop the pages of its range before it returns. ext4 and XFS do; if they cannot, they let the next
-//! flush fail, and the volume stops. btrfs does not in all versions: pages that are read ahead
-//! beside a direct write stayed stale before Linux 6.14. On others, and on block devices, all reads
-//! are direct.
+//! flush fail, and the volume stops. btrfs does not in all versions: pages that were read ahead
+//! beside a direct write could stay stale. On others, and on block devices, all reads are direct.
 
 use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;

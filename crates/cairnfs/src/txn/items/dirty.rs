@@ -100,10 +100,15 @@ pub(in crate::txn) fn in_order(lists: Vec<DirtyInodes>, threads: usize) -> Dirty
             range.push(piece);
         }
     }
-    let mut ordered = in_threads(threads, of_range.into_iter(), join).into_iter();
-    let mut inodes = ordered.next().unwrap_or_default();
-    inodes.reserve(ordered.as_slice().iter().map(Vec::len).sum());
-    ordered.for_each(|mut range| inodes.append(&mut range));
+    append(in_threads(threads, of_range.into_iter(), join))
+}
+
+/// The inodes of all lists, one list after the other.
+fn append(lists: Vec<DirtyInodes>) -> DirtyInodes {
+    let mut lists = lists.into_iter();
+    let mut inodes = lists.next().unwrap_or_default();
+    inodes.reserve(lists.as_slice().iter().map(Vec::len).sum());
+    lists.for_each(|mut list| inodes.append(&mut list));
     inodes
 }
 
@@ -133,10 +138,7 @@ fn cut(mut list: DirtyInodes, begins: &[u64]) -> Vec<DirtyInodes> {
 
 /// Joins sorted lists.
 fn join(lists: Vec<DirtyInodes>) -> DirtyInodes {
-    let mut lists = lists.into_iter();
-    let mut inodes = lists.next().unwrap_or_default();
-    inodes.reserve(lists.as_slice().iter().map(Vec::len).sum());
-    lists.for_each(|mut list| inodes.append(&mut list));
+    let mut inodes = append(lists);
     // Finds the sorted lists, and only merges them.
     inodes.sort_by_key(|(ino, _)| *ino);
     inodes.dedup_by_key(|(ino, _)| *ino);

@@ -25,7 +25,8 @@ use crate::txn::drop::GivenUp;
 /// Fewer than the permanent reserve, so that no ordinary reservation takes them in between.
 const FEW: usize = 8;
 
-fn unit(block: &u64) -> BlockRun {
+/// The blocks of a unit, by the first one.
+pub(super) fn unit(block: &u64) -> BlockRun {
     BlockRun::new(*block, NODE_BLOCKS)
 }
 

@@ -13,7 +13,6 @@ use zerocopy::little_endian::{U32, U64};
 
 use crate::error::Result;
 use crate::fault::{self, InjectedFault, is_injected};
-use crate::format::NODE_BLOCKS;
 use crate::format::key::{Key, VOLUME_ROOT};
 use crate::format::root::{RawRoot, Root};
 use crate::format::superblock::Superblock;
@@ -26,7 +25,7 @@ use crate::txn::drop::GivenUp;
 use crate::txn::merge::edits::{ImageChange, MergeEdits};
 use crate::txn::merge::parts;
 use crate::txn::merge::rest::Ending;
-use crate::txn::merge::step_space::{Retired, StepSpace, StepUnits};
+use crate::txn::merge::step_space::{Retired, StepSpace, StepUnits, unit};
 use crate::txn::roots::{RootChanges, RootItems, root_key, tree_of};
 use crate::txn::runs::{join_touching, subtract_runs};
 use crate::txn::superblocks::volume_tree;
@@ -305,7 +304,6 @@ pub(in crate::txn) fn write_roots<'a>(
         let mut edits = RootEdits(step.roots.iter());
         volume = core.index.apply(&volume, &mut edits, step.birth, &space)?;
     }
-    let unit = |block: &u64| BlockRun::new(*block, NODE_BLOCKS);
     let done = space.into_done();
     let (allocated, retired) = (&done.allocated, &done.retired);
     // A node allocated and retired within the step was never in the image.
