@@ -9,6 +9,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use cairnfs::device::{Device, check_range};
 use cairnfs::error::{Error, Result};
@@ -112,12 +113,43 @@ enum Gate {
     Waiting,
 }
 
+/// How often a slow call lets other threads run.
+const YIELDS: usize = 8;
+
+/// The writes that threads make at the same time.
+#[derive(Default)]
+struct Together {
+    slow: AtomicBool,
+    now: AtomicUsize,
+    most: AtomicUsize,
+}
+
+impl Together {
+    /// Lets other threads run for the time of a slow call.
+    fn pause(&self) {
+        if self.slow.load(Ordering::Relaxed) {
+            (0..YIELDS).for_each(|_| std::thread::yield_now());
+        }
+    }
+
+    /// Runs a write.
+    fn count<R>(&self, write: impl FnOnce() -> R) -> R {
+        let now = self.now.fetch_add(1, Ordering::Relaxed) + 1;
+        self.most.fetch_max(now, Ordering::Relaxed);
+        self.pause();
+        let result = write();
+        self.now.fetch_sub(1, Ordering::Relaxed);
+        result
+    }
+}
+
 /// A simulated disk.
 pub struct SimDisk {
     size: u64,
     state: Mutex<State>,
     gate: Mutex<Gate>,
     gate_moved: Condvar,
+    together: Together,
 }
 
 impl SimDisk {
@@ -138,7 +170,24 @@ impl SimDisk {
             }),
             gate: Mutex::new(Gate::Open),
             gate_moved: Condvar::new(),
+            together: Together::default(),
         }
+    }
+
+    /// Lets other threads run before each write and within each flush from now on, so that calls of
+    /// several threads overlap, on one processor also.
+    pub fn slow_down(&self) {
+        self.together.slow.store(true, Ordering::Relaxed);
+    }
+
+    /// Lets other threads run, as within a call, if the disk is slow.
+    pub fn pause(&self) {
+        self.together.pause();
+    }
+
+    /// Largest number of writes that were in progress at the same time.
+    pub fn most_together(&self) -> usize {
+        self.together.most.load(Ordering::Relaxed)
     }
 
     /// Blocks the write after `skip` more until [`SimDisk::release`].
@@ -339,6 +388,28 @@ impl Device for SimDisk {
     fn write(&self, offset: u64, buf: &[u8]) -> Result<()> {
         check_range("write", offset, buf.len() as u64, self.size)?;
         self.pass_gate();
+        self.together.count(|| self.write_now(offset, buf))
+    }
+
+    fn flush(&self) -> Result<()> {
+        let result = self.flush_now();
+        self.together.pause();
+        result
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        check_range("discard", offset, len, self.size)?;
+        let mut state = self.state.lock();
+        if state.gone {
+            return Err(failure("discard", offset, len as usize));
+        }
+        state.put(offset, &vec![DISCARDED; len as usize]);
+        Ok(())
+    }
+}
+
+impl SimDisk {
+    fn write_now(&self, offset: u64, buf: &[u8]) -> Result<()> {
         let mut state = self.state.lock();
         let gone = state.gone;
         match state.call(Kind::Write, offset) {
@@ -371,7 +442,7 @@ impl Device for SimDisk {
         Ok(())
     }
 
-    fn flush(&self) -> Result<()> {
+    fn flush_now(&self) -> Result<()> {
         let mut state = self.state.lock();
         match state.call(Kind::Flush, 0) {
             Some(Fault::Gone | Fault::Killed | Fault::Error) => return Err(failure("flush", 0, 0)),
@@ -379,16 +450,6 @@ impl Device for SimDisk {
             _ if state.recording => state.events.push(Event::Flush),
             _ => {}
         }
-        Ok(())
-    }
-
-    fn discard(&self, offset: u64, len: u64) -> Result<()> {
-        check_range("discard", offset, len, self.size)?;
-        let mut state = self.state.lock();
-        if state.gone {
-            return Err(failure("discard", offset, len as usize));
-        }
-        state.put(offset, &vec![DISCARDED; len as usize]);
         Ok(())
     }
 }

@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::{Arc, LazyLock, OnceLock};
+use std::time::Duration;
 
 use cairnfs::format::geometry::SUPERBLOCK_SLOTS;
 use cairnfs::format::key::MAIN_ROOT;
@@ -188,6 +189,18 @@ pub fn pressed(seed: u64) -> Options {
     }
 }
 
+/// As [`options`], with worker threads as a machine with many processors has them, and limits so
+/// tight that each call makes a push and few calls a merge: pushes write records beside each other,
+/// and merges have parts in several threads.
+pub fn crowded(seed: u64) -> Options {
+    Options {
+        workers: true,
+        durability_interval: Some(Duration::from_millis(1)),
+        pressure: Some(Pressure::parts(i64::MAX, 1).early(1, 2000)),
+        ..options(seed)
+    }
+}
+
 /// An empty volume of `size` bytes, with the same contents each time.
 ///
 /// # Errors
@@ -311,6 +324,8 @@ impl Run {
     pub fn kill(&mut self, options: &Options) -> Result<(), String> {
         let shown = |e: cairnfs::Error| format!("after a kill: {e}");
         self.disk.cut();
+        // Its workers end; they would go on when the disk works again.
+        let _ = self.fs.close();
         self.fs = read_only(&self.disk.image()).map_err(shown)?;
         let tree = read(&self.fs).map_err(shown)?;
         {

@@ -267,7 +267,8 @@ pub enum Error {
     HostFull {
         /// The volume's path.
         path: String,
-        /// Bytes that could not be written.
+        /// Bytes that must become free there for the change, with what is kept free for merges; of
+        /// held writes, their bytes.
         missing: u64,
     },
     /// The temporary file failed that holds the recovered metadata of a volume opened read-only.

@@ -174,7 +174,8 @@ fn place(args: &Args) -> Result<(VolumePath, Option<Created>), Failure> {
         label: args.label.clone(),
         ..MakeOptions::default()
     };
-    mkfs::make_volume(&volume, options, args.quiet || args.json)?;
+    let (_, chosen) = mkfs::make_volume(&volume, options, args.quiet || args.json)?;
+    mkfs::warn_of_little_room("import", &volume, chosen);
     let created = Created {
         path: volume,
         kept: false,

@@ -1,9 +1,10 @@
 //! `cairnfs mkfs`: makes a volume.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use cairnfs::Error;
+use cairnfs::device::HostRoom;
 use cairnfs::fs::{MakeOptions, make};
 use cairnfs::types::{VolumeInfo, uuid_text};
 use serde::Serialize;
@@ -90,6 +91,9 @@ pub fn run(args: Args) -> Result<ExitCode, AnyError> {
         ..MakeOptions::default()
     };
     let (info, chosen) = make_volume(&args.volume, options, args.quiet || args.json)?;
+    if !args.quiet {
+        warn_of_little_room("mkfs", &args.volume, chosen);
+    }
     if args.json {
         return output::json(&Made {
             volume: shown(&args.volume),
@@ -106,7 +110,7 @@ pub fn run(args: Args) -> Result<ExitCode, AnyError> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn print_result(volume: &std::path::Path, info: &VolumeInfo, chosen: bool) -> std::io::Result<()> {
+fn print_result(volume: &Path, info: &VolumeInfo, chosen: bool) -> std::io::Result<()> {
     use std::io::Write;
     let mut out = std::io::stdout().lock();
     let size = size::human(info.size);
@@ -122,13 +126,32 @@ fn print_result(volume: &std::path::Path, info: &VolumeInfo, chosen: bool) -> st
     Ok(())
 }
 
+/// A warning if the image can outgrow the host file system.
+pub fn outgrows(volume: &Path) -> Option<String> {
+    let room = HostRoom::of(volume).ok().flatten()?;
+    (room.shortfall() > 0).then(|| room.warning(&volume.display()))
+}
+
+/// Free space on the host with which a new volume holds hardly anything, in bytes.
+const LITTLE: u64 = 64 << 20;
+
+/// Warns about a host file system without room for a new volume of a size that the user gave. With
+/// the default size, which most hosts do not have free, only if there is little room for anything.
+pub fn warn_of_little_room(command: &str, volume: &Path, chosen: bool) {
+    let room = HostRoom::of(volume).ok().flatten();
+    let little = room.is_some_and(|room| room.free < LITTLE);
+    if let Some(warning) = outgrows(volume).filter(|_| !chosen || little) {
+        eprintln!("cairnfs {command}: warning: {warning}");
+    }
+}
+
 /// Makes a volume owned by the caller. Without a size, a new or empty file gets [`DEFAULT_SIZE`];
 /// the second result is whether that happened.
 ///
 /// # Errors
 /// The engine's error, with the next step.
 pub fn make_volume(
-    volume: &std::path::Path,
+    volume: &Path,
     mut options: MakeOptions,
     quiet: bool,
 ) -> Result<(VolumeInfo, bool), Failure> {
@@ -151,7 +174,7 @@ pub fn make_volume(
     Ok((info, chosen))
 }
 
-fn make_failure(volume: &std::path::Path, error: &Error, forced: bool) -> Failure {
+fn make_failure(volume: &Path, error: &Error, forced: bool) -> Failure {
     const FORCE: &str = "use --force to overwrite it: all that is in it will be lost";
     let name = shown(volume);
     match error {

@@ -183,6 +183,32 @@ fn mount_continues_when_host_has_space_again() {
 }
 
 #[test]
+fn freeing_as_much_on_host_as_error_names_is_enough() {
+    if !able(&["mount"]) {
+        return;
+    }
+    let place = Place::limited("48M", "256M");
+    let out = place.run(&["mkfs", "--size", "64M", "other.cairn"]);
+    assert!(
+        out.status.success() && said(&out).contains("may grow by"),
+        "{}",
+        said(&out)
+    );
+    let quiet = place.run(&["mkfs", "--quiet", "--size", "64M", "quiet.cairn"]);
+    assert!(quiet.status.success() && quiet.stderr.is_empty());
+    fill_host(&place);
+    let refused = said(&place.run(&["mkdir", "v.cairn:/d"]));
+    let (_, told) = refused.split_once("is full: ").expect(&refused);
+    let missing: u64 = told.split_once(" bytes").unwrap().0.parse().unwrap();
+    let ballast = File::options().write(true).open(place.beside("ballast"));
+    let ballast = ballast.unwrap();
+    let kept = ballast.metadata().unwrap().len().checked_sub(missing);
+    ballast.set_len(kept.unwrap()).unwrap();
+    place.ok(&["mkdir", "v.cairn:/d"]);
+    place.check();
+}
+
+#[test]
 fn mount_ending_on_full_host_reports_lost_bytes() {
     if !able(&["mount"]) {
         return;

@@ -7,7 +7,7 @@ use cairnfs_sim::workload::{Bounded, base_volume};
 use crate::support::try_all;
 
 /// One of this many sequences of three steps is tried.
-const SHARE: u64 = 83;
+const SHARE: u64 = 127;
 
 fn sequences(length: u32, share: u64, interval: u64) {
     let bounded = Bounded::new(length);

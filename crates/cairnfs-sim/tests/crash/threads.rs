@@ -6,14 +6,12 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use cairnfs::Result;
-use cairnfs::device::Device;
-use cairnfs::fs::{FileSystem, FsyncRequest};
+use cairnfs::fs::{FileSystem, FsyncRequest, Options};
 use cairnfs::types::Creds;
 use cairnfs_check::{CheckOptions, check};
 use cairnfs_sim::disk::SimDisk;
 use cairnfs_sim::image::Image;
-use cairnfs_sim::record::{VOLUME_SIZE, fresh_volume, options};
+use cairnfs_sim::record::{VOLUME_SIZE, crowded, fresh_volume, options};
 use cairnfs_sim::states::{Cursor, mix};
 use cairnfs_sim::tree::{ROOT, Tree};
 use parking_lot::Mutex;
@@ -21,41 +19,19 @@ use parking_lot::Mutex;
 const THREADS: u64 = 4;
 const FILES: u64 = 12;
 
-/// A disk that yields to other threads before each call and within each flush.
-struct Yielding(Arc<SimDisk>);
-
-impl Device for Yielding {
-    fn size(&self) -> u64 {
-        self.0.size()
-    }
-    fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
-        self.0.read(offset, buf)
-    }
-    fn writes_together(&self) -> bool {
-        true
-    }
-    fn write(&self, offset: u64, buf: &[u8]) -> Result<()> {
-        std::thread::yield_now();
-        self.0.write(offset, buf)
-    }
-    fn flush(&self) -> Result<()> {
-        std::thread::yield_now();
-        let result = self.0.flush();
-        for _ in 0..8 {
-            std::thread::yield_now();
-        }
-        result
-    }
-    fn discard(&self, offset: u64, len: u64) -> Result<()> {
-        self.0.discard(offset, len)
-    }
-}
-
 /// A file whose sync had returned after this many events.
 struct Promised {
     events: usize,
     ino: u64,
     bytes: Vec<u8>,
+}
+
+/// Every other round has many workers besides the threads that sync.
+fn options_of(round: u64) -> Options {
+    match round % 2 {
+        0 => options(round),
+        _ => crowded(round),
+    }
 }
 
 /// The data that a thread writes to a file: inline, one block, or several blocks.
@@ -117,8 +93,8 @@ fn concurrent_fsyncs_keep_every_promised_file() {
     for round in 0..6 {
         let start = fresh_volume(VOLUME_SIZE).unwrap();
         let disk = Arc::new(SimDisk::new(start.clone(), true));
-        let device = Arc::new(Yielding(disk.clone()));
-        let fs = FileSystem::open_device(device, &options(round)).unwrap();
+        disk.slow_down();
+        let fs = FileSystem::open_device(disk.clone(), &options_of(round)).unwrap();
         let promised = Mutex::new(Vec::new());
         std::thread::scope(|scope| {
             for thread in 0..THREADS {

@@ -3,10 +3,11 @@
 
 use std::time::Duration;
 
-use cairnfs::fs::Options;
+use cairnfs::fs::{FileSystem, Options};
+use cairnfs_sim::disk::{Fault, Kind};
 use cairnfs_sim::explore::{Depth, Tally};
-use cairnfs_sim::record::{Run, VOLUME_SIZE, fresh_volume, options};
-use cairnfs_sim::workload::{Runner, random_steps};
+use cairnfs_sim::record::{Run, VOLUME_SIZE, crowded, fresh_volume, options};
+use cairnfs_sim::workload::{Runner, Step, random_steps};
 
 use crate::support::{text, try_recording};
 
@@ -16,6 +17,28 @@ const DEPTH: Depth = Depth {
     within: 6,
     used: 16,
 };
+
+fn do_steps(run: &Run, steps: &[Step]) {
+    let mut runner = Runner::new(run.fs());
+    for step in steps {
+        // POSIX allows some errors; calls after a kill fail too.
+        let _ = runner.run(step);
+        run.disk().pause();
+    }
+}
+
+fn count(fs: &FileSystem, name: &str) -> u64 {
+    let counters = fs.counters().into_iter();
+    counters.filter(|(n, _)| *n == name).map(|(_, n)| n).sum()
+}
+
+fn show(what: &str, all: &Tally) {
+    println!(
+        "{what}: {} crash states recovered, {} distinct disks",
+        all.states,
+        all.disks.len()
+    );
+}
 
 #[test]
 fn workers_run_beside_the_calls() {
@@ -28,16 +51,54 @@ fn workers_run_beside_the_calls() {
         };
         let run = Run::begin(fresh_volume(VOLUME_SIZE).unwrap(), &with_workers, 0).unwrap();
         let steps = random_steps(seed, 300);
-        let mut runner = Runner::new(run.fs());
-        for step in &steps {
-            // POSIX allows these errors.
-            let _ = runner.run(step);
-        }
+        do_steps(&run, &steps);
         all.add(try_recording(&text(&steps), &run.end(), &DEPTH));
     }
-    println!(
-        "with workers: {} crash states recovered, {} distinct disks",
-        all.states,
-        all.disks.len()
-    );
+    show("with workers", &all);
+}
+
+#[test]
+fn pushes_beside_each_other_and_merges_in_threads_run_beside_the_calls() {
+    let (mut all, mut most) = (Tally::default(), 0);
+    let (mut contexts, mut merges) = (0, 0);
+    for seed in 0..20 {
+        let run = Run::begin(fresh_volume(VOLUME_SIZE).unwrap(), &crowded(seed), 0).unwrap();
+        run.disk().slow_down();
+        let steps = random_steps(seed, 300);
+        do_steps(&run, &steps);
+        most = most.max(run.disk().most_together());
+        contexts += count(run.fs(), "contexts");
+        merges += count(run.fs(), "merges");
+        all.add(try_recording(&text(&steps), &run.end(), &DEPTH));
+    }
+    show("with many workers", &all);
+    println!("{contexts} contexts, {merges} merges, up to {most} writes at the same time");
+    assert!(most > 1, "no two writes overlapped");
+    assert!(merges > 20, "only the last calls merged");
+}
+
+#[test]
+fn kills_while_many_workers_run() {
+    let mut all = Tally::default();
+    for seed in 0..12 {
+        let start = fresh_volume(VOLUME_SIZE).unwrap();
+        let mut run = Run::begin(start, &crowded(seed), 0).unwrap();
+        run.disk().slow_down();
+        let mut told = String::new();
+        for life in 0..4 {
+            let steps = random_steps(seed * 10 + life, 60);
+            // Not a read: after one that failed, calls may succeed that need no other one.
+            let (kind, nth) = match life % 2 {
+                0 => (Kind::Write, (seed * 7 + life * 13) % 70),
+                _ => (Kind::Flush, (seed + life) % 8),
+            };
+            run.disk().plan(kind, nth, Fault::Killed);
+            do_steps(&run, &steps);
+            told += &format!("killed at {kind:?} {nth} of {}\n", text(&steps));
+            let next = crowded(1000 + seed * 10 + life);
+            run.kill(&next).unwrap_or_else(|e| panic!("{told}{e}"));
+        }
+        all.add(try_recording(&told, &run.end(), &DEPTH));
+    }
+    show("killed beside many workers", &all);
 }

@@ -10,14 +10,11 @@ use crate::device::Page;
 use crate::error::{Error, Result};
 use crate::fs::{Engine, FileSystem};
 use crate::journal::signals::{LogWork, MergeWork, Signals};
+use crate::sync::Mutex;
 use crate::sync::thread::JoinHandle;
-use crate::sync::{Mutex, processors};
 
 /// How often memory is divided at least.
 const PERIOD: Duration = Duration::from_secs(5);
-
-/// Most workers that push at the same time. XFS formats as many checkpoints at once.
-const MOST_PUSHERS: usize = 4;
 
 /// The threads of an open volume.
 #[derive(Default)]
@@ -61,7 +58,7 @@ impl FileSystem {
         self.engine.workers.spawn("cairnfs-log", move || {
             work_log(&volume, &requests, interval)
         })?;
-        for _ in 0..more_pushers() {
+        for _ in 0..self.core().limits().pushers {
             let (volume, requests) = (Arc::downgrade(&self.engine), signals.clone());
             self.engine
                 .workers
@@ -178,15 +175,6 @@ fn work_log(volume: &Weak<Engine>, signals: &Signals, interval: Option<Duration>
         prefer(&fs, own);
         guarded(&fs, "log", || fs.work(work, syncs));
     }
-}
-
-/// Number of threads that push besides the log's worker: one for each four processors in all.
-/// Formatting takes up to a sixth of the processor time of the creates whose changes it writes.
-fn more_pushers() -> usize {
-    if cfg!(test) {
-        return 1;
-    }
-    (processors() / 4).clamp(1, MOST_PUSHERS) - 1
 }
 
 fn work_pushes(volume: &Weak<Engine>, signals: &Signals) {

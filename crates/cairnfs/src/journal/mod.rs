@@ -60,10 +60,6 @@ const SOFT_LIMIT: std::ops::RangeInclusive<i64> = (256 << 10)..=(512 << 10);
 /// push.
 const HARD_LIMIT: std::ops::RangeInclusive<i64> = (512 << 10)..=(64 << 20);
 
-/// Number of vectors, dead ones included, that start a background push when the threads of one
-/// shard have added them: the inodes' dependency lists are freed only with their context.
-const MANY_CHANGES: u64 = 1 << 15;
-
 /// How far the log has been written.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Written {
@@ -138,6 +134,24 @@ pub struct MergePoint<R> {
     pub taken: R,
 }
 
+/// How much background pushes do.
+#[derive(Debug, Clone, Copy)]
+pub struct PushLimits {
+    /// Log records that a push formats before its turn, in number.
+    pub ahead: usize,
+    /// Number of vectors, dead ones included, that start a push when the threads of one shard have
+    /// added them: the inodes' dependency lists are freed only with their context.
+    pub changes: u64,
+}
+
+impl PushLimits {
+    /// Those of a volume with little memory.
+    pub const LEAST: Self = Self {
+        ahead: 4,
+        changes: 1 << 15,
+    };
+}
+
 /// The journal of an open volume.
 pub struct Journal {
     storage: Arc<Storage>,
@@ -154,21 +168,20 @@ pub struct Journal {
     generation: AtomicU64,
     signals: Arc<Signals>,
     counters: JournalCounters,
-    /// Records that a push formats before its turn.
-    ahead: usize,
+    limits: PushLimits,
     ablated: Option<Mechanism>,
 }
 
 impl Journal {
     /// A journal that continues at `end`, the end of the valid log. The first context has the
-    /// sequence `seq`. A push formats at most `ahead` records before its turn. Writes nothing.
+    /// sequence `seq`. Writes nothing.
     pub fn new(
         storage: Arc<Storage>,
         superblock: &Superblock,
         nonce: u64,
         end: LogPosition,
         seq: u64,
-        (ahead, signals): (usize, Arc<Signals>),
+        (limits, signals): (PushLimits, Arc<Signals>),
     ) -> Self {
         let tail = superblock.tail_lsn.get();
         let log_blocks = superblock.log_blocks.get();
@@ -180,7 +193,7 @@ impl Journal {
             cil: Cil::new(seq, superblock.merged_seq.get()),
             ring: Ring::new(log_blocks, tail, end.lsn - tail),
             turns: Turns::new(end, seq - 1),
-            spares: Spares::new(ahead),
+            spares: Spares::new(limits.ahead),
             written: CachePadded::new(Mutex::new(Written {
                 seq: seq - 1,
                 lsn: end.lsn,
@@ -192,7 +205,7 @@ impl Journal {
             generation: AtomicU64::new(superblock.generation.get()),
             signals,
             counters: JournalCounters::default(),
-            ahead,
+            limits,
             ablated: None,
         }
     }
@@ -300,7 +313,7 @@ impl Journal {
             let throttled = &self.counters.throttled;
             return throttled.time(|| self.write_through(seq, reclaimer));
         }
-        let many = filled.charged >= self.soft_limit() || filled.changes >= MANY_CHANGES;
+        let many = filled.charged >= self.soft_limit() || filled.changes >= self.limits.changes;
         if many && self.signals.has_workers() {
             self.signals.want_push(seq);
         }

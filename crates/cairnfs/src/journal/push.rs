@@ -216,7 +216,7 @@ impl Journal {
     /// record by record, which bounds the memory for it.
     fn format_ahead(&self, records: &mut Records<'_>) -> Result<Vec<Record>> {
         let mut ahead = Vec::new();
-        while ahead.len() < self.ahead
+        while ahead.len() < self.limits.ahead
             && let Some(record) = records.next(&self.spares)?
         {
             ahead.push(record);

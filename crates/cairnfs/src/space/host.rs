@@ -86,6 +86,16 @@ impl Host {
         left
     }
 
+    /// Blocks that the host lacks for `more` blocks beside what is reserved and kept free.
+    pub fn missing(&self, device: &dyn Device, budget: &Budget, more: u64) -> u64 {
+        let left = device.room().ok().flatten();
+        let left = left.map_or(u64::MAX, |bytes| bytes / BLOCK_SIZE as u64);
+        let needed = reserved(budget)
+            .saturating_add(more)
+            .saturating_add(self.margin);
+        needed.saturating_sub(left)
+    }
+
     /// Records that a reservation was refused; logs a warning for the first one.
     pub fn refuse(&self, error: &Error) {
         if !self.refused.swap(true, Ordering::Relaxed) {
@@ -96,8 +106,12 @@ impl Host {
 
 /// Blocks allocated since the volume was opened, plus blocks reserved.
 fn committed(budget: &Budget) -> u64 {
+    budget.moves().1 + reserved(budget)
+}
+
+fn reserved(budget: &Budget) -> u64 {
     let (blocks, units) = budget.reserved();
-    budget.moves().1 + blocks + NODE_BLOCKS * units
+    blocks + NODE_BLOCKS * units
 }
 
 #[cfg(test)]
@@ -143,6 +157,7 @@ mod tests {
         budget.reserve(60, 5, Class::Ordinary).unwrap();
         assert!(host.permits(&device, &budget, 20));
         assert!(!host.permits(&device, &budget, 21));
+        assert_eq!(host.missing(&device, &budget, 21), 1);
         // Allocated blocks count, written or not, until the device is queried again.
         budget.took_data(60);
         assert!(!host.permits(&device, &budget, 81));
@@ -153,5 +168,18 @@ mod tests {
         assert!(!host.permits(&device, &budget, 111));
         assert_eq!(host.left(&MemoryDevice::new(16 << 20), &budget), u64::MAX);
         assert!(host.permits(&device, &budget, 1 << 40));
+    }
+
+    #[test]
+    fn missing_space_includes_what_is_kept_free() {
+        let device = Narrow(MemoryDevice::new(16 << 20), AtomicU64::new(0));
+        let budget = Budget::new(4000, 1000, Floors::default());
+        let host = Host::new(10);
+        assert!(!host.permits(&device, &budget, 4));
+        assert_eq!(host.missing(&device, &budget, 4), 4 + 40 + IN_FLIGHT);
+        let all = (4 + 40 + IN_FLIGHT) * BLOCK_SIZE as u64;
+        device.1.store(all, Ordering::Relaxed);
+        assert_eq!(host.missing(&device, &budget, 4), 0);
+        assert!(host.permits(&device, &budget, 4));
     }
 }

@@ -273,7 +273,9 @@ impl Space {
         if !class.takes_new_blocks() || more <= left {
             return Error::NoSpace;
         }
-        let full = self.device.no_room((more - left) * BLOCK_SIZE as u64);
+        let missing = self.host.missing(&*self.device, &self.budget, more);
+        // Other threads may have given back what they had reserved.
+        let full = self.device.no_room(missing.max(1) * BLOCK_SIZE as u64);
         self.host.refuse(&full);
         full
     }

@@ -1,7 +1,9 @@
-//! How the memory budget of a volume is divided among its parts, and how much merges do at once.
+//! How the memory budget of a volume is divided among its parts, and how much pushes and merges do
+//! at once.
 
 use crate::format::BLOCK_SIZE;
 use crate::format::record::MAX_RECORD_BLOCKS;
+use crate::journal::PushLimits;
 use crate::sync::processors;
 
 /// What a clean inode counts as, in bytes.
@@ -12,7 +14,7 @@ const RECORD: usize = MAX_RECORD_BLOCKS as usize * BLOCK_SIZE;
 /// is divided again.
 const LENT: usize = 2;
 
-/// How the memory budget is divided, in bytes except where stated, and limits of merges.
+/// How the memory budget is divided, in bytes except where stated, and limits of pushes and merges.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
     /// Cached index nodes.
@@ -39,8 +41,10 @@ pub struct Limits {
     pub part_keys: u64,
     /// Threads for the parts of a merge.
     pub merge_threads: usize,
-    /// Log records that a push formats before its turn, in number.
-    pub ahead: usize,
+    /// How much background pushes do.
+    pub pushes: PushLimits,
+    /// Threads that push besides the log's worker, in number.
+    pub pushers: usize,
 }
 
 /// Keys of a part of a merge. A part leaves its last node partly filled, so it should make some
@@ -50,12 +54,14 @@ const PART_KEYS: u64 = 1 << 15;
 /// Most threads of a merge.
 const MOST_MERGING: usize = 16;
 
-/// Least and most log records that a push formats before its turn.
-const LEAST_AHEAD: usize = 4;
+/// Most log records that a push formats before its turn.
 const MOST_AHEAD: usize = 16;
 
-/// Limits below those of any budget, so that a few files reach what otherwise takes many. A merge
-/// has parts only if its steps are not limited.
+/// Most threads that push. XFS formats as many checkpoints at once.
+const MOST_PUSHERS: usize = 4;
+
+/// Limits below those of any budget, so that a few files reach what otherwise takes many, and as
+/// many threads as a large machine has. A merge has parts only if its steps are not limited.
 #[derive(Debug, Clone, Copy)]
 pub struct Pressure {
     /// Bytes of dirty sets that replay may hold.
@@ -64,6 +70,10 @@ pub struct Pressure {
     pub step_keys: u64,
     /// Keys that a part of a merge has at least.
     pub part_keys: u64,
+    /// Changes that start a push, at most.
+    pub push: u64,
+    /// Bytes of dirty sets beyond which a merge starts, at most.
+    pub dirty: i64,
 }
 
 impl Pressure {
@@ -73,6 +83,8 @@ impl Pressure {
             replay,
             step_keys,
             part_keys: u64::MAX,
+            push: u64::MAX,
+            dirty: i64::MAX,
         }
     }
 
@@ -82,6 +94,18 @@ impl Pressure {
             replay,
             step_keys: u64::MAX,
             part_keys,
+            push: u64::MAX,
+            dirty: i64::MAX,
+        }
+    }
+
+    /// The same, with workers that push from so many changes on, and merge from so many bytes of
+    /// dirty sets on.
+    pub const fn early(self, push: u64, dirty: i64) -> Self {
+        Self {
+            push,
+            dirty,
+            ..self
         }
     }
 }
@@ -90,7 +114,8 @@ impl Limits {
     /// Divides a budget of `bytes`, at least 8 MiB.
     pub fn for_budget(bytes: usize) -> Self {
         let bytes = bytes.max(8 << 20);
-        let merge_threads = (processors() / 2).clamp(1, MOST_MERGING);
+        let processors = processors();
+        let merge_threads = (processors / 2).clamp(1, MOST_MERGING);
         Self {
             nodes: bytes / 4,
             data: bytes / 32 * 3,
@@ -108,7 +133,16 @@ impl Limits {
                 u64::MAX
             },
             merge_threads,
-            ahead: (bytes / 64 / RECORD).clamp(LEAST_AHEAD, MOST_AHEAD),
+            pushes: PushLimits {
+                ahead: (bytes / 64 / RECORD).clamp(PushLimits::LEAST.ahead, MOST_AHEAD),
+                ..PushLimits::LEAST
+            },
+            // One thread for each four processors pushes: formatting takes up to a sixth of the
+            // processor time of the creates whose changes it writes.
+            pushers: match cfg!(test) {
+                true => 1,
+                false => (processors / 4).clamp(1, MOST_PUSHERS) - 1,
+            },
         }
     }
 
@@ -136,11 +170,19 @@ impl Limits {
                 replay,
                 step_keys,
                 part_keys,
+                push,
+                dirty,
             }) => Self {
                 replay,
                 step_keys,
                 part_keys,
                 merge_threads: 2,
+                pushers: 2,
+                pushes: PushLimits {
+                    changes: self.pushes.changes.min(push),
+                    ..self.pushes
+                },
+                dirty_soft: self.dirty_soft.min(dirty),
                 ..self
             },
             None => self,
@@ -154,7 +196,7 @@ mod tests {
 
     #[test]
     fn records_before_a_turn_follow_the_budget() {
-        let ahead = |mib: usize| Limits::for_budget(mib << 20).ahead;
+        let ahead = |mib: usize| Limits::for_budget(mib << 20).pushes.ahead;
         assert_eq!([8, 256, 512, 4096].map(ahead), [4, 4, 8, 16]);
     }
 

@@ -20,13 +20,13 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use cairnfs::device::HostRoom;
 use cairnfs::fs::{MakeOptions, is_unmade};
 use cairnfs_fuse::mounter::Way;
 use cairnfs_fuse::options::parse_size;
 use cairnfs_fuse::{MountOptions, mounter, mountinfo};
 use rustix::process::{getegid, geteuid};
 
+use crate::cmd::mkfs;
 use crate::daemon::{self, Cause, Refusal};
 use crate::failure::shown;
 use crate::inherited;
@@ -231,7 +231,7 @@ fn mount(args: &Args) -> Result<(), Failure> {
     if args.foreground || args.detached {
         serving::serve(args, &volume, &dir, &options)
     } else {
-        if let Some(warning) = outgrows(&volume).filter(|_| !options.read_only) {
+        if let Some(warning) = mkfs::outgrows(&volume).filter(|_| !options.read_only) {
             eprintln!("cairnfs mount: warning: {warning}");
         }
         if let Some(warning) = carrier::doubt(&options) {
@@ -502,12 +502,6 @@ fn clear_dead(dir: &Path) -> Result<(), Failure> {
         )));
     }
     Ok(())
-}
-
-/// A warning if the image can outgrow the host file system.
-fn outgrows(volume: &Path) -> Option<String> {
-    let room = HostRoom::of(volume).ok().flatten()?;
-    (room.shortfall() > 0).then(|| room.warning(&volume.display()))
 }
 
 #[cfg(test)]

@@ -9,10 +9,10 @@ use crate::device::{Device, Storage};
 use crate::format::BLOCK_SIZE;
 use crate::format::geometry::LOG_START;
 use crate::format::superblock::Superblock;
-use crate::journal::Journal;
 use crate::journal::position::LogPosition;
 use crate::journal::recover::{read_context, scan};
 use crate::journal::ring::Ring;
+use crate::journal::{Journal, PushLimits};
 
 /// Values by (sequence, object).
 pub(super) type Values = BTreeMap<(u64, u64), Vec<u8>>;
@@ -64,8 +64,12 @@ impl NewLog {
     /// A journal of a mount with this nonce, which continues at `end`; its first context is 1.
     pub fn mounted(self, device: Arc<dyn Device>, nonce: u64, end: LogPosition) -> Journal {
         let storage = Arc::new(Storage::new(device));
-        let ahead = (self.ahead, Arc::default());
-        Journal::new(storage, &self.superblock(), nonce, end, 1, ahead)
+        let limits = PushLimits {
+            ahead: self.ahead,
+            ..PushLimits::LEAST
+        };
+        let with = (limits, Arc::default());
+        Journal::new(storage, &self.superblock(), nonce, end, 1, with)
     }
 
     /// What recovery finds: all values, none of which is logged twice, and the end.

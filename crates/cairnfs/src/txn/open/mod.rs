@@ -222,7 +222,7 @@ impl Core {
             nonce,
             end,
             next,
-            (limits.ahead, signals.clone()),
+            (limits.pushes, signals.clone()),
         );
         let journal = Arc::new(journal.ablate(mode.ablated));
         let hash_seed = superblock.hash_seed.get();
