@@ -4,9 +4,9 @@
 use cairnfs_sim::disk::{Fault, Kind};
 use cairnfs_sim::explore::Depth;
 use cairnfs_sim::record::{Run, VOLUME_SIZE, fresh_volume, options};
-use cairnfs_sim::workload::{Runner, Step, random_steps, steps};
+use cairnfs_sim::workload::{Step, random_steps, steps};
 
-use crate::support::try_recording;
+use crate::support::{do_steps, try_recording};
 
 const DEPTH: Depth = Depth {
     states: 400,
@@ -14,14 +14,6 @@ const DEPTH: Depth = Depth {
     within: 8,
     used: 8,
 };
-
-fn do_steps(run: &Run, steps: &[Step]) {
-    let mut runner = Runner::new(run.fs());
-    for step in steps {
-        // POSIX allows some errors; a call during which the process is killed fails too.
-        let _ = runner.run(step);
-    }
-}
 
 /// Kills the process at the `nth` write or flush of `last`; other processes continue with `after`.
 /// Returns whether `last` had so many calls.

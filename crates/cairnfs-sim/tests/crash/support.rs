@@ -3,9 +3,9 @@
 use cairnfs::fs::{Options, Pressure};
 use cairnfs_sim::explore::{self, Depth, Recoveries, Tally, explore, explore_beside};
 use cairnfs_sim::image::Image;
-use cairnfs_sim::record::{Recording, VOLUME_SIZE, fresh_volume, options};
+use cairnfs_sim::record::{Recording, Run, VOLUME_SIZE, fresh_volume, options};
 use cairnfs_sim::spread::spread;
-use cairnfs_sim::workload::{Step, record, record_as, record_with, steps};
+use cairnfs_sim::workload::{Runner, Step, record, record_as, record_with, steps};
 
 /// The depth for hand-written workloads.
 pub const THOROUGH: Depth = Depth {
@@ -36,6 +36,16 @@ const SHOWN: usize = 5;
 pub fn text(steps: &[Step]) -> String {
     let texts: Vec<String> = steps.iter().map(Step::to_string).collect();
     texts.join("; ")
+}
+
+/// Does steps in a run.
+pub fn do_steps(run: &Run, steps: &[Step]) {
+    let mut runner = Runner::new(run.fs());
+    for step in steps {
+        // POSIX allows some errors; a call during which the process is killed, and later ones, fail.
+        let _ = runner.run(step);
+        run.disk().pause();
+    }
 }
 
 /// Tries one recording; panics if it breaks the contract.

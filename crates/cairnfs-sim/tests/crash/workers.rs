@@ -7,9 +7,9 @@ use cairnfs::fs::{FileSystem, Options};
 use cairnfs_sim::disk::{Fault, Kind};
 use cairnfs_sim::explore::{Depth, Tally};
 use cairnfs_sim::record::{Run, VOLUME_SIZE, crowded, fresh_volume, options};
-use cairnfs_sim::workload::{Runner, Step, random_steps};
+use cairnfs_sim::workload::random_steps;
 
-use crate::support::{text, try_recording};
+use crate::support::{do_steps, text, try_recording};
 
 const DEPTH: Depth = Depth {
     states: 300,
@@ -17,15 +17,6 @@ const DEPTH: Depth = Depth {
     within: 6,
     used: 16,
 };
-
-fn do_steps(run: &Run, steps: &[Step]) {
-    let mut runner = Runner::new(run.fs());
-    for step in steps {
-        // POSIX allows some errors; calls after a kill fail too.
-        let _ = runner.run(step);
-        run.disk().pause();
-    }
-}
 
 fn count(fs: &FileSystem, name: &str) -> u64 {
     let counters = fs.counters().into_iter();

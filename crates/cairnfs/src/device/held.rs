@@ -70,9 +70,16 @@ impl HeldWrites {
 
     /// The error for callers that need all writes to be on the device.
     pub fn error(&self) -> Error {
+        self.error_beside(0, 0)
+    }
+
+    /// The error for a change that needs `missing` bytes besides all writes, where `free` bytes are
+    /// free.
+    pub fn error_beside(&self, missing: u64, free: u64) -> Error {
+        let all = self.bytes().saturating_add(missing);
         Error::HostFull {
             path: self.queue.lock().path.clone(),
-            missing: self.bytes(),
+            missing: all.saturating_sub(free).max(1),
         }
     }
 

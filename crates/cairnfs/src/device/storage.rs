@@ -493,10 +493,13 @@ impl Device for Storage {
     }
 
     fn no_room(&self, missing: u64) -> Error {
-        match self.held.is_active() {
-            true => self.held.error(),
-            false => self.device().no_room(missing),
+        let device = self.device();
+        if !self.held.is_active() {
+            return device.no_room(missing);
         }
+        // What is held is written first, and until then nothing counts as free.
+        let free = device.room().ok().flatten().unwrap_or(0);
+        self.held.error_beside(missing, free)
     }
 
     fn check_length(&self) -> Result<()> {

@@ -45,7 +45,7 @@ impl SpaceReclaimer {
         waiting::before()?;
         let _turn = self.turn.lock();
         let _whole = space.hold_trimming();
-        let mut full = None;
+        let mut full = HostLacks::default();
         for _ in 0..ROUNDS {
             let mut reclaimed = false;
             for way in ways {
@@ -53,12 +53,13 @@ impl SpaceReclaimer {
                 if !is_short(&result) {
                     return result;
                 }
+                full.note(&result);
                 reclaimed |= match way() {
                     // A merge that finds no space does not end the attempts.
                     Err(Error::NoSpace) => false,
                     // While the host is full nothing is merged, but data is written back.
                     Err(error @ Error::HostFull { .. }) => {
-                        full = Some(error);
+                        full.note(&Err::<(), _>(error));
                         false
                     }
                     other => other?,
@@ -69,9 +70,25 @@ impl SpaceReclaimer {
             }
         }
         let result = reserve();
-        match full {
+        full.note(&result);
+        match full.0 {
             Some(full) if is_short(&result) => Err(full),
             _ => result,
+        }
+    }
+}
+
+/// The error of a full host that names the most bytes. A reservation says what it lacks; a way, and
+/// a reservation after it, may name only what the way could not write.
+#[derive(Default)]
+struct HostLacks(Option<Error>);
+
+impl HostLacks {
+    fn note<T>(&mut self, result: &Result<T>) {
+        if let Err(error @ Error::HostFull { missing, .. }) = result
+            && !matches!(&self.0, Some(Error::HostFull { missing: most, .. }) if most >= missing)
+        {
+            self.0 = Some(error.clone());
         }
     }
 }
@@ -163,11 +180,20 @@ mod tests {
                 missing: 4096,
             })
         };
+        let missing = |refused: Result<()>| match refused {
+            Err(Error::HostFull { missing, .. }) => missing,
+            other => panic!("{other:?}"),
+        };
         let refused = reclaimer.retry(fs.core().space(), reserve, &[&host_full]);
-        assert!(
-            matches!(refused, Err(Error::HostFull { .. })),
-            "{refused:?}"
-        );
+        assert_eq!(missing(refused), 4096);
+        let lacks_more = || {
+            Err(Error::HostFull {
+                path: "volume".into(),
+                missing: 1 << 20,
+            })
+        };
+        let refused = reclaimer.retry(fs.core().space(), lacks_more, &[&host_full]);
+        assert_eq!(missing(refused), 1 << 20);
         let frees = || {
             short.set(false);
             Ok(true)

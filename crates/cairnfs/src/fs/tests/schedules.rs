@@ -159,6 +159,38 @@ fn concurrent_name_changes_are_serializable() {
     });
 }
 
+/// A merge whose parts have threads of their own takes what was committed before its boundary, whole,
+/// and leaves the rest to the next one.
+#[test]
+fn merges_in_threads_keep_what_is_committed_beside_them() {
+    explore("fs: merges in threads, commits", Cost::Large, || {
+        wait_for_ever(true);
+        let volume = open_with(fresh(), Some(Pressure::parts(i64::MAX, 1)));
+        let signals = volume.fs.core().signals();
+        signals.set_workers(true);
+        for name in ["a", "b", "c", "d"] {
+            volume.create(name).unwrap();
+        }
+        let threads = [
+            start(&volume, |volume| {
+                volume.rename("a", "e");
+                let ino = volume.create("f").unwrap();
+                volume.write(ino, &[1; 5000]);
+                volume.unlink("b");
+            }),
+            start(&volume, |volume| {
+                volume.fs.merge().unwrap();
+                volume.fs.merge().unwrap();
+            }),
+        ];
+        join(threads);
+        assert_eq!(volume.contents("f"), [1; 5000]);
+        // What follows waits for no worker.
+        signals.set_workers(false);
+        volume.check(&["c", "d", "e", "f"]);
+    });
+}
+
 #[test]
 fn concurrent_fsyncs_and_renames_keep_groups_whole() {
     explore("fs: fsyncs and renames", Cost::Large, || {
