@@ -126,10 +126,15 @@ fn print_result(volume: &Path, info: &VolumeInfo, chosen: bool) -> std::io::Resu
     Ok(())
 }
 
+/// The host file system's room for an image that can outgrow it.
+fn too_little_room(volume: &Path) -> Option<HostRoom> {
+    let room = HostRoom::of(volume).ok().flatten();
+    room.filter(|room| room.shortfall() > 0)
+}
+
 /// A warning if the image can outgrow the host file system.
 pub fn outgrows(volume: &Path) -> Option<String> {
-    let room = HostRoom::of(volume).ok().flatten()?;
-    (room.shortfall() > 0).then(|| room.warning(&volume.display()))
+    too_little_room(volume).map(|room| room.warning(&volume.display()))
 }
 
 /// Free space on the host with which a new volume holds hardly anything, in bytes.
@@ -138,9 +143,9 @@ const LITTLE: u64 = 64 << 20;
 /// Warns about a host file system without room for a new volume of a size that the user gave. With
 /// the default size, which most hosts do not have free, only if there is little room for anything.
 pub fn warn_of_little_room(command: &str, volume: &Path, chosen: bool) {
-    let room = HostRoom::of(volume).ok().flatten();
-    let little = room.is_some_and(|room| room.free < LITTLE);
-    if let Some(warning) = outgrows(volume).filter(|_| !chosen || little) {
+    let room = too_little_room(volume).filter(|room| !chosen || room.free < LITTLE);
+    if let Some(room) = room {
+        let warning = room.warning(&volume.display());
         eprintln!("cairnfs {command}: warning: {warning}");
     }
 }

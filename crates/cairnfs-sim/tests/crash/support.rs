@@ -1,6 +1,6 @@
 //! Tries workloads, many of them on several threads, and prints what was tried.
 
-use cairnfs::fs::{Options, Pressure};
+use cairnfs::fs::{FileSystem, Options, Pressure};
 use cairnfs_sim::explore::{self, Depth, Recoveries, Tally, explore, explore_beside};
 use cairnfs_sim::image::Image;
 use cairnfs_sim::record::{Recording, Run, VOLUME_SIZE, fresh_volume, options};
@@ -36,6 +36,12 @@ const SHOWN: usize = 5;
 pub fn text(steps: &[Step]) -> String {
     let texts: Vec<String> = steps.iter().map(Step::to_string).collect();
     texts.join("; ")
+}
+
+/// The value of one of the volume's counters.
+pub fn counted(fs: &FileSystem, name: &str) -> u64 {
+    let counters = fs.counters().into_iter();
+    counters.filter(|(n, _)| *n == name).map(|(_, n)| n).sum()
 }
 
 /// Does steps in a run.

@@ -6,7 +6,7 @@ use cairnfs_sim::explore::Depth;
 use cairnfs_sim::record::{Recording, VOLUME_SIZE, fresh_volume, options};
 use cairnfs_sim::workload::{Runner, Step, steps};
 
-use crate::support::{history, try_recording};
+use crate::support::{counted, history, try_recording};
 
 /// Blocks that a volume has left when a merge must take several steps.
 const LEFT: u64 = 440;
@@ -106,11 +106,7 @@ fn use_counts_are_correct_after_each_merge_step() {
         let room = fs.statfs().available - LEFT;
         runner.run(&Step::Reserve("full".into(), 0, room * 4096))?;
         fs.merge()?;
-        let count = |fs: &FileSystem| {
-            let counters = fs.counters().into_iter();
-            let merges = counters.filter(|(name, _)| *name == "merges");
-            (fs.info().generation, merges.map(|(_, n)| n).sum::<u64>())
-        };
+        let count = |fs: &FileSystem| (fs.info().generation, counted(fs, "merges"));
         let (generation, merges) = count(fs);
         text.iter().try_for_each(|step| runner.run(step))?;
         fs.sync()?;

@@ -3,13 +3,13 @@
 
 use std::time::Duration;
 
-use cairnfs::fs::{FileSystem, Options};
+use cairnfs::fs::Options;
 use cairnfs_sim::disk::{Fault, Kind};
 use cairnfs_sim::explore::{Depth, Tally};
 use cairnfs_sim::record::{Run, VOLUME_SIZE, crowded, fresh_volume, options};
 use cairnfs_sim::workload::random_steps;
 
-use crate::support::{do_steps, text, try_recording};
+use crate::support::{counted, do_steps, text, try_recording};
 
 const DEPTH: Depth = Depth {
     states: 300,
@@ -17,11 +17,6 @@ const DEPTH: Depth = Depth {
     within: 6,
     used: 16,
 };
-
-fn count(fs: &FileSystem, name: &str) -> u64 {
-    let counters = fs.counters().into_iter();
-    counters.filter(|(n, _)| *n == name).map(|(_, n)| n).sum()
-}
 
 fn show(what: &str, all: &Tally) {
     println!(
@@ -58,8 +53,8 @@ fn pushes_beside_each_other_and_merges_in_threads_run_beside_the_calls() {
         let steps = random_steps(seed, 300);
         do_steps(&run, &steps);
         most = most.max(run.disk().most_together());
-        contexts += count(run.fs(), "contexts");
-        merges += count(run.fs(), "merges");
+        contexts += counted(run.fs(), "contexts");
+        merges += counted(run.fs(), "merges");
         all.add(try_recording(&text(&steps), &run.end(), &DEPTH));
     }
     show("with many workers", &all);
