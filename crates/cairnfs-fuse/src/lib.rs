@@ -20,6 +20,7 @@ pub mod elsewhere;
 pub mod ending;
 mod full;
 pub mod holders;
+mod listings;
 mod lists;
 mod losses;
 pub mod messages;

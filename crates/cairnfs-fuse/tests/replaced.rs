@@ -42,6 +42,7 @@ const APART: u64 = 1 << 63;
 enum Told {
     Name(u64, String),
     Attributes(u64),
+    Listing(u64),
     Pages(u64),
 }
 
@@ -56,6 +57,9 @@ impl Recorder {
 impl Kernel for Recorder {
     fn forget_attributes(&self, node: u64) {
         self.told(Told::Attributes(node));
+    }
+    fn forget_listing(&self, dir: u64) {
+        self.told(Told::Listing(dir));
     }
     fn forget_name(&self, dir: u64, name: &[u8]) {
         self.told(Told::Name(dir, String::from_utf8_lossy(name).into_owned()));
@@ -160,7 +164,7 @@ impl Stand {
         let names = names
             .iter()
             .map(|(dir, name)| Told::Name(*dir, (*name).into()));
-        let dirs = dirs.iter().map(|dir| Told::Pages(*dir));
+        let dirs = dirs.iter().map(|dir| Told::Listing(*dir));
         names.chain(dirs).collect()
     }
 }
@@ -632,7 +636,7 @@ fn access_lists_change_with_the_tree() {
         // Before the switch.
         Told::Attributes(gains),
         Told::Name(1, "file gains".into()),
-        Told::Pages(gains),
+        Told::Listing(gains),
         Told::Attributes(file),
         Told::Attributes(loses),
     ];

@@ -159,9 +159,30 @@ const OPERATIONS: &[Operation] = &[
         warm: |dir| (0..2).for_each(|_| list(dir)),
         run: list,
     },
+    Operation {
+        name: "listing, all read",
+        prepare: make_directories,
+        warm: |dir| {
+            list(dir);
+            each(dir, |path| read_entries(path, ENTRIES));
+        },
+        run: list,
+    },
+    Operation {
+        name: "listing, two read",
+        prepare: make_directories,
+        warm: |dir| {
+            list(dir);
+            each(dir, |path| read_entries(path, 2));
+        },
+        run: list,
+    },
 ];
 
 const BLOCK: &[u8] = &[7; 4096];
+
+/// Files in each directory that is listed.
+const ENTRIES: u64 = 10;
 
 fn repeat(operation: impl FnMut(u64)) {
     (0..TIMES).for_each(operation);
@@ -224,10 +245,16 @@ fn deliver(dir: &Path) {
 fn make_directories(dir: &Path) {
     each(dir, |path| {
         fs::create_dir(path).unwrap();
-        for n in 0..10 {
-            File::create(file(path, n)).unwrap();
+        for n in 0..ENTRIES {
+            fs::write(file(path, n), b"contents").unwrap();
         }
     });
+}
+
+fn read_entries(dir: &Path, n: u64) {
+    for n in 0..n {
+        fs::read(file(dir, n)).unwrap();
+    }
 }
 
 /// Lists each directory with the attributes of all entries, as `ls -l`.
@@ -235,7 +262,7 @@ fn list(dir: &Path) {
     each(dir, |path| {
         let entries = fs::read_dir(path).unwrap();
         let files = entries.filter(|entry| entry.as_ref().unwrap().metadata().unwrap().is_file());
-        assert_eq!(files.count(), 10);
+        assert_eq!(files.count() as u64, ENTRIES);
     });
 }
 

@@ -31,15 +31,21 @@ impl Ops {
     /// Reads into `buf`; returns the number of bytes, fewer than `buf` holds only at the end of the
     /// file.
     pub fn read(&self, node: u64, offset: u64, buf: &mut [u8]) -> Outcome<usize> {
-        let Place { fs, ino, .. } = self.trees.place(node)?;
-        fs.read(ino, offset, buf).map_err(|error| {
+        let place = self.trees.place(node)?;
+        let Place { fs, ino, .. } = &place;
+        let read = fs.read(*ino, offset, buf).map_err(|error| {
             if Refusal::is_logged(&error) {
-                let path = fs.path_hint(ino);
+                let path = fs.path_hint(*ino);
                 let end = offset.saturating_add(buf.len() as u64).saturating_sub(1);
                 tracing::error!("reading bytes {offset} to {end} of {path:?}: {error}");
             }
             Refusal(error.errno())
-        })
+        })?;
+        if offset == 0 && place.mounted {
+            let dir = fs.parent_hint(*ino).map(|dir| self.trees.known(dir));
+            dir.inspect(|dir| self.listings.file_read(*dir));
+        }
+        Ok(read)
     }
 
     /// Writes; returns the number of bytes. If `killer` (the writing process) is given, the kernel

@@ -33,6 +33,7 @@ pub use crate::caller::Caller;
 use crate::convert::Refusal;
 use crate::door::Door;
 use crate::full::Full;
+use crate::listings::Listings;
 use crate::lists::Lists;
 use crate::losses::Losses;
 use crate::messages::{Messages, Operation};
@@ -75,6 +76,9 @@ pub struct NewEntry<'a> {
 pub trait Kernel: Send + Sync {
     /// Makes the kernel drop its cached attributes and access list of an inode. Returns at once.
     fn forget_attributes(&self, ino: u64);
+
+    /// Makes the kernel drop its cached attributes and listing of a directory. Returns at once.
+    fn forget_listing(&self, dir: u64);
 
     /// Makes the kernel drop what it knows of a name in a directory, also that there is none. Waits
     /// for operations in this directory, so it must not be called in an event loop, nor with a lock
@@ -125,6 +129,7 @@ pub struct Ops {
     losses: Losses,
     door: Door,
     lists: Lists,
+    listings: Listings,
     messages: Messages,
     backup: Option<AskBackup>,
     await_backup: Option<AwaitBackup>,
@@ -151,6 +156,7 @@ impl Ops {
             losses: Losses::default(),
             door: Door::default(),
             lists: Lists::default(),
+            listings: Listings::default(),
             messages: Messages::default(),
             backup: None,
             await_backup: None,
@@ -233,6 +239,20 @@ impl Ops {
     fn forget_attributes(&self, node: u64) {
         if let Some(kernel) = self.kernel.get() {
             kernel.forget_attributes(node);
+        }
+    }
+
+    /// Has the kernel list a directory again if the attributes of its files are stale by reads, so that
+    /// the next program that asks for all of them does not cost a message for each.
+    fn renew_listing(&self, dir: u64) {
+        if self.listings.drops(dir) {
+            self.forget_listing(dir);
+        }
+    }
+
+    fn forget_listing(&self, dir: u64) {
+        if let Some(kernel) = self.kernel.get() {
+            kernel.forget_listing(dir);
         }
     }
 

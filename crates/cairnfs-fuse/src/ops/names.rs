@@ -87,6 +87,7 @@ impl Ops {
         let _held = self.trees.hold_references();
         self.full.remove(node);
         self.lists.forgotten(node);
+        self.listings.forgotten(node);
         let place = self.trees.place(node).ok()?;
         let uses = self.trees.gives_back(node, uses);
         if uses == 0 {
@@ -222,19 +223,26 @@ impl Ops {
         each: &mut dyn FnMut(EntryRef<'_>, &Found) -> bool,
     ) -> Outcome<()> {
         let _held = self.trees.hold_references();
-        let dir = self.trees.place(dir)?.of_mounted()?;
-        let mut left_out = None;
+        let node = dir;
+        let dir = self.trees.place(node)?.of_mounted()?;
+        let (mut sent, mut worn, mut left_out) = (0, Vec::new(), None);
         let listed = dir.fs.readdir_plus(dir.ino, cookie, &mut |entry, attr| {
             let node = match entry.is_dots() {
                 true => attr.ino,
                 false => self.trees.took(attr.ino),
             };
             let fits = each(entry, &Found { node, attr: *attr });
+            sent += u32::from(fits);
+            if attr.kind.is_dir() && !entry.is_dots() && self.listings.drops(node) {
+                worn.push(node);
+            }
             if !fits && !entry.is_dots() {
                 left_out = Some(node);
             }
             fits
         });
+        self.listings.sent(node, cookie == 0, sent);
+        worn.into_iter().for_each(|dir| self.forget_listing(dir));
         // The engine has not counted the one that did not fit.
         if let Some(node) = left_out {
             self.trees.gives_back(node, 1);

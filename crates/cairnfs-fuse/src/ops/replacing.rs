@@ -204,7 +204,7 @@ impl Stale {
             kernel.forget_name(*dir, name);
         }
         for node in &self.listings {
-            kernel.fetch_dirty(*node, 0);
+            kernel.forget_listing(*node);
         }
         for node in &self.attributes {
             kernel.forget_attributes(*node);

@@ -1,4 +1,4 @@
-//! Paths of inodes, for messages.
+//! Paths of inodes, for messages, and what they are made from.
 //!
 //! An inode records its parent directory; its name is searched for among the entries there. The
 //! work is bounded, and no lock is held between two directories, so the path is a hint that may be
@@ -37,10 +37,17 @@ impl FileSystem {
         path
     }
 
+    /// The directory that an inode records as its parent: of a file with several names, that of one of
+    /// them. It may be out of date when this returns.
+    pub fn parent_hint(&self, ino: u64) -> Option<u64> {
+        let inode = self.inode(ino).ok()?;
+        let parent = attrs(&inode.read()).ok()?.parent;
+        Some(parent)
+    }
+
     /// The parent directory of an inode, and the inode's name there.
     fn parent(&self, ino: u64) -> Option<(u64, Vec<u8>)> {
-        let inode = self.inode(ino).ok()?;
-        let dir = attrs(&inode.read()).ok()?.parent;
+        let dir = self.parent_hint(ino)?;
         let mut name = None;
         let mut seen = 0;
         let listed = self.readdir(dir, 2, &mut |entry| {
