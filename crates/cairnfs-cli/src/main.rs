@@ -17,6 +17,7 @@ mod memory;
 mod notify;
 mod output;
 mod raw_path;
+mod reference;
 mod roots;
 mod seat;
 mod size;

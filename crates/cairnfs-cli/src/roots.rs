@@ -9,10 +9,11 @@ use std::sync::Arc;
 
 use cairnfs::format::root::MAIN_NAME;
 use cairnfs::fs::FileSystem;
-use cairnfs::{Error, RootInfo, Time};
+use cairnfs::{RootInfo, Time};
 use serde::{Deserialize, Serialize};
 
 use crate::failure::{AnyError, Failure, io_text, show_bytes, shown};
+use crate::reference::{change_failure, root_failure};
 use crate::stage::Stage;
 use crate::volume::{Access, Volume};
 use crate::{output, raw_path};
@@ -383,44 +384,4 @@ pub fn take_back(volume: &Path, kept: &str, branch: &str) -> String {
     let volume = output::word(&shown(volume));
     let (kept, branch) = (output::word(kept), output::word(branch));
     format!("To take this back: cairnfs restore {volume} {kept} --branch {branch}")
-}
-
-/// Opens the branch or snapshot of a reference in an open volume; returns it with its name.
-///
-/// # Errors
-/// There is none, or it cannot be opened.
-pub fn open_in(
-    fs: &Arc<FileSystem>,
-    path: &Path,
-    reference: &str,
-) -> Result<(Arc<FileSystem>, String), Failure> {
-    let failed = |e: Error| root_failure(path, reference, &e);
-    let library = cairnfs::Volume::from(Arc::clone(fs));
-    let root = library.find_root(reference).map_err(failed)?;
-    let name = root.name.unwrap_or_default();
-    let opened = fs.open_named(&name).map_err(failed)?;
-    Ok((opened, name))
-}
-
-/// The failure of a call on the root `reference`.
-pub fn root_failure(path: &Path, reference: &str, why: &Error) -> Failure {
-    let what = format!("{}: {}", shown(path), show_bytes(reference.as_bytes()));
-    match why {
-        // The text of this error begins with the reference.
-        Error::NoRoot { why, .. } => Failure::new(what, why)
-            .hint("a snapshot or branch is NAME, BRANCH@SNAPSHOT or BRANCH@TIME"),
-        other => Failure::engine(what, other),
-    }
-}
-
-/// The failure of a call that would give a root the name `name`.
-pub fn change_failure(path: &Path, name: &str, why: &Error) -> Failure {
-    match why {
-        Error::Exists => {
-            let what = format!("{}: {}", shown(path), show_bytes(name.as_bytes()));
-            Failure::new(what, "a snapshot or branch has this name already")
-                .hint("choose another name; to see all: cairnfs log VOLUME")
-        }
-        other => root_failure(path, name, other),
-    }
 }

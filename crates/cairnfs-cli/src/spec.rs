@@ -1,21 +1,25 @@
-//! `VOLUME:PATH` arguments, which name a file inside a volume.
+//! `VOLUME:PATH` arguments, which name a file inside a volume, and `VOLUME@NAME:PATH`, in one of its
+//! branches or snapshots.
 //!
 //! The rules, in this order:
 //! 1. An argument that names an existing host file is a host path, with or without colons.
 //! 2. Otherwise the first colon that follows the name of an existing file or device (not a
 //!    directory) ends the volume's name; the rest is the path inside, from the volume's root.
-//! 3. Otherwise it is a host path.
+//! 3. Otherwise the first `@` that follows such a name ends it. What follows is a reference, which
+//!    ends at the first `:/`: times in it have colons. Where only a volume is expected, the path may
+//!    be missing.
+//! 4. Otherwise it is a host path.
 //!
-//! So `disk.img:/etc/motd` is inside `disk.img`, and `dir/a:b` is a host path unless a file
-//! `dir/a` exists and `dir/a:b` does not. From the crate this uses failures, and looks whether a
-//! mount is dead.
+//! So `disk.img:/etc/motd` is inside `disk.img`, `disk.img@main@10:30:/etc/motd` in a snapshot of it,
+//! and `dir/a:b` is a host path unless a file `dir/a` exists and `dir/a:b` does not. From the crate
+//! this uses failures, and looks whether a mount is dead.
 
 use std::ffi::OsStr;
 use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use crate::failure::{Failure, io_text, shown};
+use crate::failure::{Failure, io_text, show_bytes, shown};
 use crate::seat;
 
 /// A path inside a volume.
@@ -23,12 +27,15 @@ use crate::seat;
 pub struct VolumePath {
     /// The volume's file or device.
     pub volume: PathBuf,
+    /// The branch or snapshot; `None` for `main`.
+    pub reference: Option<String>,
     /// The path inside, from the root, with or without a leading slash.
     pub inside: Vec<u8>,
 }
 
 impl VolumePath {
-    /// Parses an argument that must name a volume, with or without a path: `VOLUME[:PATH]`.
+    /// Parses an argument that must name a volume, with or without the rest:
+    /// `VOLUME[@NAME][:PATH]`.
     ///
     /// # Errors
     /// The named file or device does not exist, or is in a mount whose daemon is gone.
@@ -41,10 +48,11 @@ impl VolumePath {
         if whole.exists() {
             return Ok(Self {
                 volume: whole.to_owned(),
+                reference: None,
                 inside: Vec::new(),
             });
         }
-        if let Some(inside) = split(arg, is_file) {
+        if let Some(inside) = split(arg, is_file).or_else(|| split_reference(arg, is_file)) {
             return Ok(inside);
         }
         // It cannot be asked what it is there.
@@ -54,14 +62,17 @@ impl VolumePath {
 
     /// As shown in messages.
     pub fn shown(&self) -> String {
-        place(&self.volume, &self.inside)
+        place(&self.volume, self.reference.as_deref(), &self.inside)
     }
 }
 
 /// A path inside a volume as shown in messages.
-pub fn place(volume: &Path, inside: &[u8]) -> String {
-    let inside = crate::failure::show_bytes(inside);
-    format!("{}:/{}", shown(volume), inside.trim_start_matches('/'))
+pub fn place(volume: &Path, reference: Option<&str>, inside: &[u8]) -> String {
+    let tree = match reference {
+        Some(name) => format!("{}@{}", shown(volume), show_bytes(name.as_bytes())),
+        None => shown(volume),
+    };
+    format!("{tree}:/{}", show_bytes(inside).trim_start_matches('/'))
 }
 
 /// An argument that names a host path or a path inside a volume.
@@ -87,7 +98,9 @@ impl Spec {
         if exists(Path::new(arg)) {
             return Spec::Host(arg.into());
         }
-        match split(arg, is_file) {
+        let with_path = |place: &VolumePath| !place.inside.is_empty();
+        let in_tree = || split_reference(arg, &is_file).filter(with_path);
+        match split(arg, &is_file).or_else(in_tree) {
             Some(inside) => Spec::Volume(inside),
             None => Spec::Host(arg.into()),
         }
@@ -127,19 +140,34 @@ fn is_file(path: &Path) -> bool {
 }
 
 fn split(arg: &OsStr, is_file: impl Fn(&Path) -> bool) -> Option<VolumePath> {
+    let (volume, inside) = split_volume(arg, b':', is_file)?;
+    Some(VolumePath {
+        volume,
+        reference: None,
+        inside: inside.to_vec(),
+    })
+}
+
+/// Splits `VOLUME@NAME[:/PATH]`.
+fn split_reference(arg: &OsStr, is_file: impl Fn(&Path) -> bool) -> Option<VolumePath> {
+    let (volume, rest) = split_volume(arg, b'@', is_file)?;
+    let end = rest.windows(2).position(|pair| pair == b":/");
+    let (name, path) = rest.split_at_checked(end.unwrap_or(rest.len()))?;
+    Some(VolumePath {
+        volume,
+        reference: Some(str::from_utf8(name).ok()?.to_owned()),
+        inside: path.get(1..).unwrap_or_default().to_vec(),
+    })
+}
+
+/// Splits at the first `by` that follows the name of a volume.
+fn split_volume(arg: &OsStr, by: u8, is_file: impl Fn(&Path) -> bool) -> Option<(PathBuf, &[u8])> {
     let bytes = arg.as_bytes();
-    let colons = bytes.iter().enumerate().filter(|(_, b)| **b == b':');
-    for (at, _) in colons {
-        let (name, rest) = bytes.split_at_checked(at)?;
-        let name = Path::new(OsStr::from_bytes(name));
-        if is_file(name) {
-            return Some(VolumePath {
-                volume: name.to_owned(),
-                inside: rest.get(1..).unwrap_or_default().to_vec(),
-            });
-        }
-    }
-    None
+    let ends = bytes.iter().enumerate().filter(|(_, b)| **b == by);
+    let parts = ends.filter_map(|(at, _)| bytes.split_at_checked(at));
+    let mut volumes = parts.map(|(name, rest)| (Path::new(OsStr::from_bytes(name)), rest));
+    let (volume, rest) = volumes.find(|(name, _)| is_file(name))?;
+    Some((volume.to_owned(), rest.get(1..).unwrap_or_default()))
 }
 
 #[cfg(test)]
@@ -158,8 +186,50 @@ mod tests {
     fn inside(volume: &str, path: &str) -> Spec {
         Spec::Volume(VolumePath {
             volume: volume.into(),
+            reference: None,
             inside: path.into(),
         })
+    }
+
+    fn in_tree(volume: &str, name: &str, path: &str) -> VolumePath {
+        VolumePath {
+            volume: volume.into(),
+            reference: Some(name.into()),
+            inside: path.into(),
+        }
+    }
+
+    #[test]
+    fn reference_follows_volume_and_may_have_colons() {
+        let found = |arg, volume, name, path| {
+            assert_eq!(
+                parse(arg, &[volume], &[]),
+                Spec::Volume(in_tree(volume, name, path))
+            );
+        };
+        found("v.img@monday:/a:/b", "v.img", "monday", "/a:/b");
+        found("v.img@main@10:30:/a", "v.img", "main@10:30", "/a");
+        found("v@1.img@x:/", "v@1.img", "x", "/");
+        assert_eq!(
+            parse("v.img:/a@b", &["v.img"], &[]),
+            inside("v.img", "/a@b")
+        );
+        assert_eq!(
+            parse("v.img@x:/a", &["v.img", "v.img@x"], &[]),
+            inside("v.img@x", "/a")
+        );
+    }
+
+    #[test]
+    fn reference_without_path_is_a_volume_only_where_one_is_expected() {
+        let files = |p: &Path| p == Path::new("v.img");
+        let split = |arg: &str| split_reference(OsStr::new(arg), files);
+        assert_eq!(split("v.img@monday"), Some(in_tree("v.img", "monday", "")));
+        assert_eq!(split("w.img@monday"), None);
+        assert_eq!(
+            parse("v.img@monday", &["v.img"], &[]),
+            Spec::Host("v.img@monday".into())
+        );
     }
 
     #[test]

@@ -9,10 +9,12 @@ use std::sync::Arc;
 
 use cairnfs::Error;
 use cairnfs::format::ROOT_INO;
+use cairnfs::format::root::MAIN_NAME;
 use cairnfs::fs::{FileSystem, Options};
 use cairnfs::types::{Attr, Creds, FileKind};
 
 use crate::failure::{Explain, Failure, shown};
+use crate::reference::open_in;
 use crate::spec::{VolumePath, place};
 use crate::tree::{join, typed::dangling};
 
@@ -44,6 +46,8 @@ pub enum LastLink {
 pub struct Volume {
     fs: Arc<FileSystem>,
     path: PathBuf,
+    /// The branch or snapshot that was named.
+    reference: Option<String>,
 }
 
 /// A referenced inode; the reference is released on drop.
@@ -82,15 +86,40 @@ pub fn caller() -> Creds {
 }
 
 impl Volume {
-    /// Opens the volume at `path`.
+    /// Opens the tree that is named, of a volume.
     ///
     /// # Errors
-    /// As [`Self::try_open`].
-    pub fn open(path: &Path, access: Access) -> Result<Self, Failure> {
-        Self::try_open(path, access).map_err(|e| Failure::opening(path, &e))
+    /// As [`Self::try_open`] and [`Self::at`].
+    pub fn open(place: &VolumePath, access: Access) -> Result<Self, Failure> {
+        let path = &place.volume;
+        let volume = Self::try_open(path, access).map_err(|e| Failure::opening(path, &e))?;
+        match &place.reference {
+            None => Ok(volume),
+            reference => volume.at(reference.as_deref(), access),
+        }
     }
 
-    /// Opens the volume at `path`.
+    /// Another tree of this volume; `main` if there is no reference.
+    ///
+    /// # Errors
+    /// There is no such branch or snapshot; it is a snapshot, and shall be written.
+    pub fn at(&self, reference: Option<&str>, access: Access) -> Result<Self, Failure> {
+        let (fs, _) = open_in(&self.fs, &self.path, reference.unwrap_or(MAIN_NAME))?;
+        let tree = Self {
+            fs,
+            path: self.path.clone(),
+            reference: reference.map(str::to_owned),
+        };
+        match access == Access::Write && tree.fs.is_read_only() {
+            true => Err(
+                Failure::new(tree.shown(b""), "is a snapshot, which is read-only")
+                    .hint("make a branch of it, and write to that: cairnfs branch --from"),
+            ),
+            false => Ok(tree),
+        }
+    }
+
+    /// Opens the volume at `path`, with the branch `main`.
     ///
     /// # Errors
     /// Those of the engine: no such file, not a volume, in use, damaged.
@@ -104,6 +133,7 @@ impl Volume {
         Ok(Self {
             fs: FileSystem::open(path, &options)?,
             path: path.to_owned(),
+            reference: None,
         })
     }
 
@@ -116,7 +146,7 @@ impl Volume {
         access: Access,
         last: LastLink,
     ) -> Result<(Self, Node), Failure> {
-        let volume = Self::open(&place.volume, access)?;
+        let volume = Self::open(place, access)?;
         let node = volume.find(&place.inside, last)?;
         Ok((volume, node))
     }
@@ -134,14 +164,14 @@ impl Volume {
         &self.fs
     }
 
-    /// The file or device.
-    pub fn path(&self) -> &Path {
-        &self.path
+    /// Whether this is the tree that is named.
+    pub fn is_at(&self, place: &VolumePath) -> bool {
+        self.path == place.volume && self.reference == place.reference
     }
 
     /// A path inside the volume as shown in messages.
     pub fn shown(&self, inside: &[u8]) -> String {
-        place(&self.path, inside)
+        place(&self.path, self.reference.as_deref(), inside)
     }
 
     /// Takes over the reference of an inode that the engine has just returned.

@@ -34,6 +34,8 @@ mod roots;
 mod roots_words;
 #[path = "offline/salvage.rs"]
 mod salvage;
+#[path = "offline/trees.rs"]
+mod trees;
 #[path = "offline/typed.rs"]
 mod typed;
 #[path = "offline/words.rs"]

@@ -18,6 +18,7 @@ const EXAMPLES: &str = "\
 Examples:
   cairnfs cat disk.img:/etc/hosts
   cairnfs cat disk.img:/log/a disk.img:/log/b | sort
+  cairnfs cat disk.img@monday:/notes          as a snapshot has it
 
 Unreadable ranges of a file are written as zeros, and reported with path and
 range. The files after one that fails are written all the same.
@@ -28,8 +29,8 @@ Exit codes: 0 all was written, 1 something was not, 2 wrong arguments.";
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Files, as VOLUME:PATH
-    #[arg(required = true, value_name = "VOLUME:PATH")]
+    /// Files, as VOLUME:PATH, or VOLUME@NAME:PATH in a branch or snapshot
+    #[arg(required = true, value_name = "VOLUME[@NAME]:PATH")]
     files: Vec<OsString>,
 }
 
@@ -51,8 +52,8 @@ pub fn run(args: Args) -> Result<ExitCode, AnyError> {
 fn file(arg: &OsString, open: &mut Option<Volume>) -> Result<VolumeSource, Failure> {
     let place = VolumePath::parse(arg)?;
     let volume = match open.take() {
-        Some(volume) if volume.path() == place.volume => volume,
-        _ => Volume::open(&place.volume, Access::Read)?,
+        Some(volume) if volume.is_at(&place) => volume,
+        _ => Volume::open(&place, Access::Read)?,
     };
     let volume = open.insert(volume).clone();
     let node = volume.find(&place.inside, LastLink::Follow)?;

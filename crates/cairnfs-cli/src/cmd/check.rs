@@ -180,7 +180,8 @@ fn print_report(args: &Args, report: &Report) -> io::Result<()> {
             };
             writeln!(
                 out,
-                "Save what can be read with: cairnfs export {option}{volume} DIR"
+                "Save what can be read with: cairnfs export {option}{volume} DIR\n\
+                 or, of a branch or snapshot: cairnfs export {option}{volume}@NAME DIR"
             )
         }
     }

@@ -29,10 +29,12 @@ Examples:
   cairnfs cp disk.img:/etc/hosts .              out of it
   cairnfs cp -a disk.img:/home other.img:/      from one to another
   cairnfs cp -r disk.img:/a disk.img:/b         within one
+  cairnfs cp disk.img@monday:/notes .           out of a snapshot
 
 Which arguments are inside a volume: one that names something existing on the
 host is that. Otherwise the first colon behind the name of an existing file or
-device ends the volume's name. Anything else is a host path: ./a:b is one
+device ends the volume's name, and without one the first @: the name of a branch
+or snapshot follows, and ends at :/. Anything else is a host path: ./a:b is one
 unless ./a is a file and ./a:b does not exist.
 
 If the destination is a directory, sources go into it under their own names.
@@ -64,28 +66,35 @@ pub struct Args {
     paths: Vec<OsString>,
 }
 
-/// Volumes opened by this run: each is opened once, even if it is given under several names.
+/// Trees opened by this run: each is opened once, even if it is given under several names.
 #[derive(Default)]
 struct Open {
     volumes: Vec<((u64, u64), Volume)>,
 }
 
 impl Open {
-    /// The volume, and a number that is distinct from the device numbers of the host.
-    fn get(&mut self, path: &Path, access: Access) -> Result<(Volume, u64), Failure> {
+    /// The tree, and a number that is distinct from the device numbers of the host.
+    fn get(&mut self, place: &VolumePath, access: Access) -> Result<(Volume, u64), Failure> {
+        let path = &place.volume;
         let meta = path.metadata().explain(shown(path))?;
         let id = (meta.dev(), meta.ino());
-        let at = match self.volumes.iter().position(|(known, _)| *known == id) {
-            Some(at) => at,
-            None => {
-                self.volumes.push((id, Volume::open(path, access)?));
-                self.volumes.len() - 1
-            }
+        let mut of_volume = self.volumes.iter().filter(|(known, _)| *known == id);
+        let volume = match of_volume.next() {
+            Some((_, open)) => open.at(place.reference.as_deref(), access)?,
+            None => Volume::open(place, access)?,
         };
-        match self.volumes.get(at) {
-            Some((_, volume)) => Ok((volume.clone(), u64::MAX - at as u64)),
-            None => Err(Failure::new(shown(path), "not open")),
-        }
+        let root = volume.fs().root_id();
+        let is_it = |known, open: &Volume| known == id && open.fs().root_id() == root;
+        let at = self
+            .volumes
+            .iter()
+            .position(|(known, open)| is_it(*known, open));
+        let at = at.unwrap_or_else(|| {
+            self.volumes.push((id, volume.clone()));
+            self.volumes.len() - 1
+        });
+        let open = self.volumes.get(at).map(|(_, open)| open.clone());
+        Ok((open.unwrap_or(volume), u64::MAX - at as u64))
     }
 }
 
@@ -230,7 +239,7 @@ fn target(
             Ok((target, Some(name.as_bytes().to_vec())))
         }
         Spec::Volume(place) => {
-            let (volume, _) = open.get(&place.volume, Access::Write)?;
+            let (volume, _) = open.get(place, Access::Write)?;
             let there = volume.find(&place.inside, LastLink::Follow);
             let (base, base_path, name) = match there {
                 Ok(node) if node.is_dir() => (node, place.inside.clone(), None),
@@ -342,7 +351,7 @@ impl Job<'_, '_> {
     }
 
     fn take_volume(&mut self, place: &VolumePath, open: &mut Open) -> Result<(), Failure> {
-        let (volume, id) = open.get(&place.volume, Access::Read)?;
+        let (volume, id) = open.get(place, Access::Read)?;
         let last = if self.recursive {
             LastLink::Keep
         } else {

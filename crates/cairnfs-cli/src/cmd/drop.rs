@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 use crate::failure::{AnyError, Failure, show_bytes, shown};
 use crate::output::{counted, word};
 use crate::raw_path;
-use crate::roots::{Roots, Telling, name_of, root_failure};
+use crate::reference::root_failure;
+use crate::roots::{Roots, Telling, name_of};
 use crate::size::human;
 
 const EXAMPLES: &str = "\

@@ -26,6 +26,7 @@ Examples:
   cairnfs export disk.img backup.tar
   cairnfs export disk.img:/home home/       into a directory, made if missing
   cairnfs export disk.img backup.tar.zst
+  cairnfs export disk.img@monday monday.tar    a snapshot
   cairnfs export disk.img - | xz > disk.tar.xz
 
 A destination that ends in .tar becomes an archive (pax format), one that ends
@@ -57,8 +58,8 @@ const OTHERWISE: &str =
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// What to export, as `VOLUME[:PATH]`
-    #[arg(value_name = "VOLUME[:PATH]")]
+    /// What to export, as `VOLUME[:PATH]`, or `VOLUME@NAME[:PATH]` of a branch or snapshot
+    #[arg(value_name = "VOLUME[@NAME][:PATH]")]
     place: OsString,
     /// A directory, an archive, or - for an archive on standard output
     #[arg(value_name = "DIR|FILE.tar[.gz|.zst]|-")]

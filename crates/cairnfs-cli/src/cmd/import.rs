@@ -55,7 +55,7 @@ pub struct Args {
     #[arg(value_name = "DIR|TAR|-")]
     source: PathBuf,
     /// Where to, as `VOLUME[:PATH]`
-    #[arg(value_name = "VOLUME[:PATH]")]
+    #[arg(value_name = "VOLUME[@NAME][:PATH]")]
     place: OsString,
     /// Make the volume if it does not exist
     #[arg(long)]
@@ -96,44 +96,56 @@ pub fn run(args: Args) -> Result<ExitCode, AnyError> {
 
 /// Fills the volume and returns the summary.
 fn fill(args: &Args, from: Origin, place: VolumePath) -> Result<Summary, Failure> {
-    let volume = Volume::open(&place.volume, Access::Write)?;
-    let base = volume.make_dirs(&place.inside, 0o777 & !umask())?;
+    let volume = Volume::open(&place, Access::Write)?;
     let root = rustix::process::geteuid().is_root();
     let keep = Keep {
         owner: args.same_owner || (root && !args.no_same_owner),
         ..Keep::ALL
     };
-    let mut sink = VolumeSink::new(volume.clone(), base, place.inside, keep);
+    let sink = || {
+        let base = volume.make_dirs(&place.inside, 0o777 & !umask())?;
+        let inside = place.inside.clone();
+        Ok(VolumeSink::new(volume.clone(), base, inside, keep))
+    };
     let total = match &from {
         Origin::Archive(archive) => archive.size,
         Origin::Directory(_) => 0,
     };
     let progress = Progress::bytes("importing", total, args.quiet || args.json);
     let mut copier = Copier::new(keep, &progress);
-    let done = match from {
-        Origin::Archive(archive) => {
-            let input = Watched {
-                input: archive.input,
-                progress: &progress,
-            };
-            let unpacked = unpacked(input, &archive.name);
-            unpacked.and_then(|(input, compressed)| {
-                let reader = TarReader::new(input, archive.name).reading_all(compressed);
-                reader.import(&mut copier, &mut sink)
-            })
-        }
-        Origin::Directory(mut source) => {
-            copier.copy_counted(source.as_mut(), &mut sink, Vec::new())
-        }
-    };
-    tell_lost(&progress, sink.lost_xattrs());
+    let done = take(from, &mut copier, &progress, sink);
     let summary = copier.summary;
     drop(progress);
-    drop(sink);
     // Entries imported before a failure remain, and the volume must be closed properly.
     let closed = volume.close();
     done.and(closed)?;
     Ok(summary)
+}
+
+/// Copies everything into the sink, which is made when it is known that there is something to copy.
+fn take(
+    from: Origin,
+    copier: &mut Copier<'_>,
+    progress: &Progress,
+    sink: impl FnOnce() -> Result<VolumeSink, Failure>,
+) -> Result<(), Failure> {
+    let (done, lost) = match from {
+        Origin::Archive(Archive { input, name, .. }) => {
+            let (input, compressed) = unpacked(Watched { input, progress }, &name)?;
+            let reader = TarReader::new(input, name)
+                .reading_all(compressed)
+                .begun()?;
+            let mut sink = sink()?;
+            (reader.import(copier, &mut sink), sink.lost_xattrs())
+        }
+        Origin::Directory(mut source) => {
+            let mut sink = sink()?;
+            let done = copier.copy_counted(source.as_mut(), &mut sink, Vec::new());
+            (done, sink.lost_xattrs())
+        }
+    };
+    tell_lost(progress, lost);
+    done
 }
 
 /// A volume that this run has made; removed on drop unless it is kept.

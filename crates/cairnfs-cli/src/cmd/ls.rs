@@ -19,6 +19,7 @@ const EXAMPLES: &str = "\
 Examples:
   cairnfs ls disk.img               the root directory
   cairnfs ls -l disk.img:/home
+  cairnfs ls disk.img@monday:/home  as a snapshot has it
   cairnfs ls -R --json disk.img | jq -r '.[].path'
 
 Names are written to a terminal with escapes for control characters, and byte
@@ -33,8 +34,8 @@ Exit codes: 0 listed, 1 something was not, 2 wrong arguments.";
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// A directory or file, as `VOLUME[:PATH]`
-    #[arg(value_name = "VOLUME[:PATH]")]
+    /// A directory or file, as `VOLUME[:PATH]`, or `VOLUME@NAME[:PATH]` in a branch or snapshot
+    #[arg(value_name = "VOLUME[@NAME][:PATH]")]
     place: OsString,
     /// Mode, links, owner, group, size, time and target of each
     #[arg(short, long)]

@@ -23,8 +23,8 @@ pub struct Args {
     /// Make missing parents too; no error if it exists
     #[arg(short, long)]
     parents: bool,
-    /// Directories, as VOLUME:PATH
-    #[arg(required = true, value_name = "VOLUME:PATH")]
+    /// Directories, as VOLUME:PATH, or VOLUME@NAME:PATH in a branch
+    #[arg(required = true, value_name = "VOLUME[@NAME]:PATH")]
     directories: Vec<OsString>,
 }
 
@@ -32,7 +32,7 @@ pub struct Args {
 pub fn run(args: Args) -> Result<ExitCode, AnyError> {
     Ok(each(&args.directories, |arg| {
         let place = VolumePath::parse(arg)?;
-        let volume = Volume::open(&place.volume, Access::Write)?;
+        let volume = Volume::open(&place, Access::Write)?;
         let mode = 0o777 & !tree::umask();
         let made = match args.parents {
             true => volume.make_dirs(&place.inside, mode).map(drop),

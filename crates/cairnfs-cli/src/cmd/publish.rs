@@ -10,7 +10,8 @@ use serde::{Deserialize, Serialize};
 use crate::failure::{AnyError, Failure, show_bytes, shown};
 use crate::output::{counted, word, word_of};
 use crate::raw_path;
-use crate::roots::{Roots, Telling, name_of, root_failure, take_back};
+use crate::reference::root_failure;
+use crate::roots::{Roots, Telling, name_of, take_back};
 use crate::stage::Stage;
 
 const EXAMPLES: &str = "\

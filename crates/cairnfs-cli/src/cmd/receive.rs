@@ -10,7 +10,8 @@ use serde::{Deserialize, Serialize};
 use crate::failure::{AnyError, Explain, Failure, io_text, shown};
 use crate::output::Progress;
 use crate::raw_path;
-use crate::roots::{JsonRoot, Roots, Telling, change_failure, root_failure, show_name};
+use crate::reference::{change_failure, root_failure};
+use crate::roots::{JsonRoot, Roots, Telling, show_name};
 use crate::stage::Stage;
 use crate::tree::CHUNK;
 

@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::failure::AnyError;
 use crate::raw_path;
-use crate::roots::{JsonRoot, Roots, Telling, change_failure, name_of, root_failure, show_name};
+use crate::reference::{change_failure, root_failure};
+use crate::roots::{JsonRoot, Roots, Telling, name_of, show_name};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -25,8 +25,8 @@ pub struct Args {
     /// No error if a file does not exist
     #[arg(short, long)]
     force: bool,
-    /// Files, as VOLUME:PATH
-    #[arg(required = true, value_name = "VOLUME:PATH")]
+    /// Files, as VOLUME:PATH, or VOLUME@NAME:PATH in a branch
+    #[arg(required = true, value_name = "VOLUME[@NAME]:PATH")]
     files: Vec<OsString>,
 }
 
@@ -34,7 +34,7 @@ pub struct Args {
 pub fn run(args: Args) -> Result<ExitCode, AnyError> {
     Ok(each(&args.files, |arg| {
         let place = VolumePath::parse(arg)?;
-        let volume = Volume::open(&place.volume, Access::Write)?;
+        let volume = Volume::open(&place, Access::Write)?;
         let done = one(&args, &volume, &place);
         done.and(volume.close())
     }))

@@ -38,6 +38,10 @@ pub struct TarReader<R: Read> {
     /// Bytes of headers since the last member.
     between: u64,
     any: bool,
+    /// The first header, if it was read already.
+    first: Option<Header>,
+    /// Whether there is no further header.
+    ended: bool,
     /// Whether to read on after the end of the archive.
     whole: bool,
 }
@@ -53,6 +57,8 @@ impl<R: Read> TarReader<R> {
             padding: 0,
             between: 0,
             any: false,
+            first: None,
+            ended: false,
             whole: false,
         }
     }
@@ -63,6 +69,16 @@ impl<R: Read> TarReader<R> {
     pub fn reading_all(mut self, whole: bool) -> Self {
         self.whole = whole;
         self
+    }
+
+    /// Reads the first header, so that nothing is made for what is no archive.
+    ///
+    /// # Errors
+    /// It is none, or cannot be read.
+    pub fn begun(mut self) -> Result<Self, Failure> {
+        self.first = self.header()?;
+        self.ended = self.first.is_none();
+        Ok(self)
     }
 
     fn bad(&self, why: impl std::fmt::Display) -> Failure {
@@ -168,7 +184,12 @@ impl<R: Read> TarReader<R> {
         let mut records = Records::member();
         self.between = 0;
         loop {
-            let Some(header) = self.header()? else {
+            let header = match self.first.take() {
+                None if self.ended => None,
+                None => self.header()?,
+                first => first,
+            };
+            let Some(header) = header else {
                 return Ok(None);
             };
             let flag = header.entry_type().as_byte();

@@ -177,6 +177,17 @@ const OPERATIONS: &[Operation] = &[
         },
         run: list,
     },
+    Operation {
+        name: "directories, second",
+        prepare: |dir| {
+            each(dir, |path| {
+                fs::create_dir(path).unwrap();
+                (0..ENTRIES).for_each(|n| fs::create_dir(file(path, n)).unwrap());
+            });
+        },
+        warm: list_directories,
+        run: list_directories,
+    },
 ];
 
 const BLOCK: &[u8] = &[7; 4096];
@@ -263,6 +274,17 @@ fn list(dir: &Path) {
         let entries = fs::read_dir(path).unwrap();
         let files = entries.filter(|entry| entry.as_ref().unwrap().metadata().unwrap().is_file());
         assert_eq!(files.count() as u64, ENTRIES);
+    });
+}
+
+/// Lists each directory, and the ones in it, as find(1).
+fn list_directories(dir: &Path) {
+    each(dir, |path| {
+        let entries: Vec<_> = fs::read_dir(path).unwrap().collect();
+        assert_eq!(entries.len() as u64, ENTRIES);
+        for entry in entries {
+            assert_eq!(fs::read_dir(entry.unwrap().path()).unwrap().count(), 0);
+        }
     });
 }
 

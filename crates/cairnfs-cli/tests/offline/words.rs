@@ -87,10 +87,11 @@ fn import_refuses_text_file_as_archive() {
         let says = "notes.txt: is neither a directory nor a tar archive";
         p.fails(&["import", "notes.txt", "v.img"], 1, says);
         p.fails(
-            &["import", "notes.txt", "v.img"],
+            &["import", "notes.txt", "v.img:/made/for/it"],
             1,
             "cairnfs cp FILE VOLUME:/",
         );
+        assert_eq!(p.ok(&["ls", "v.img"]), "");
     }
 }
 

@@ -41,9 +41,8 @@ impl Ops {
             }
             Refusal(error.errno())
         })?;
-        if offset == 0 && place.mounted {
-            let dir = fs.parent_hint(*ino).map(|dir| self.trees.known(dir));
-            dir.inspect(|dir| self.listings.file_read(*dir));
+        if offset == 0 {
+            self.becomes_stale(&place);
         }
         Ok(read)
     }

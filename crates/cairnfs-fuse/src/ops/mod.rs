@@ -242,8 +242,17 @@ impl Ops {
         }
     }
 
-    /// Has the kernel list a directory again if the attributes of its files are stale by reads, so that
-    /// the next program that asks for all of them does not cost a message for each.
+    /// The kernel takes the access time of an inode for stale, as it was read.
+    fn becomes_stale(&self, place: &Place) {
+        if place.mounted
+            && let Some(parent) = place.fs.parent_hint(place.ino)
+        {
+            self.listings.stale(self.trees.known(parent));
+        }
+    }
+
+    /// Has the kernel list a directory again if the attributes of its entries are stale, so that the
+    /// next program that asks for all of them does not cost a message for each.
     fn renew_listing(&self, dir: u64) {
         if self.listings.drops(dir) {
             self.forget_listing(dir);

@@ -242,6 +242,12 @@ impl Ops {
             fits
         });
         self.listings.sent(node, cookie == 0, sent);
+        if cookie == 0 {
+            self.becomes_stale(&dir);
+            // The program that made them worn is done with them, probably, so it does not need their
+            // own attributes, which the kernel drops, too.
+            worn.extend(self.listings.drops_some());
+        }
         worn.into_iter().for_each(|dir| self.forget_listing(dir));
         // The engine has not counted the one that did not fit.
         if let Some(node) = left_out {

@@ -15,7 +15,8 @@ use serde::{Deserialize, Serialize};
 use crate::failure::{AnyError, Failure, of_output, shown};
 use crate::look::Look;
 use crate::raw_path;
-use crate::roots::{ROOTED, Roots, name_of, root_failure};
+use crate::reference::root_failure;
+use crate::roots::{ROOTED, Roots, name_of};
 use crate::volume::components;
 
 /// Exit code if something differs, as that of diff(1).

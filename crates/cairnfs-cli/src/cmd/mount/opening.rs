@@ -1,6 +1,6 @@
 //! Opens the volume of a mount, and the branch or snapshot that `-o branch=` names.
 //!
-//! Uses the engine, roots and failures.
+//! Uses the engine, references and failures.
 
 use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -13,7 +13,7 @@ use cairnfs_fuse::{MountOptions, mountinfo};
 
 use super::{Failure, failed};
 use crate::failure;
-use crate::roots;
+use crate::reference;
 
 /// Why a volume was not opened.
 pub(super) enum Unopened {
@@ -81,7 +81,8 @@ pub(super) fn open_root(
     let Some(reference) = options.branch.take() else {
         return Ok((Arc::clone(fs), options));
     };
-    let (root, name) = roots::open_in(fs, volume, &reference).map_err(|f| failed(in_line(&f)))?;
+    let (root, name) =
+        reference::open_in(fs, volume, &reference).map_err(|f| failed(in_line(&f)))?;
     options.read_only |= root.is_read_only();
     options.source = options
         .source
