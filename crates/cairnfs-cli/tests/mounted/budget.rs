@@ -457,6 +457,26 @@ fn operations_keep_to_their_budget_with_write_back() {
     compare("back");
 }
 
+/// There the kernel takes no access time for stale.
+#[test]
+fn read_only_mounts_keep_their_listings() {
+    if !able(&[]) {
+        return;
+    }
+    let _caches = caches_are_kept();
+    let mut place = Place::mounted("64M", "durability=0");
+    let dir = place.at("d");
+    fs::create_dir(&dir).unwrap();
+    make_directories(&dir);
+    place.remount("ro");
+    list(&dir);
+    each(&dir, |path| read_entries(path, ENTRIES));
+    let before = settled(&place);
+    list(&dir);
+    assert_eq!(settled(&place), before);
+    place.finish();
+}
+
 #[test]
 fn excess_and_generosity_are_violations() {
     let found = |sent: &[(&str, u64)], cell: &str| {

@@ -242,9 +242,10 @@ impl Ops {
         }
     }
 
-    /// The kernel takes the access time of an inode for stale, as it was read.
+    /// The kernel takes the access time of an inode for stale, as it was read; not in a read-only mount.
     fn becomes_stale(&self, place: &Place) {
         if place.mounted
+            && !place.fs.is_read_only()
             && let Some(parent) = place.fs.parent_hint(place.ino)
         {
             self.listings.stale(self.trees.known(parent));
