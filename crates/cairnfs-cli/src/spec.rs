@@ -22,6 +22,9 @@ use std::path::{Path, PathBuf};
 use crate::failure::{Failure, io_text, show_bytes, shown};
 use crate::seat;
 
+/// The hint where a reference has a colon that does not begin a path.
+pub const SLASH: &str = "the path in a branch or snapshot begins with a slash: VOLUME@NAME:/PATH; for a file here: ./FILE";
+
 /// A path inside a volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VolumePath {
@@ -106,6 +109,24 @@ impl Spec {
         }
     }
 
+    /// Refuses a host path that was meant to be in a branch or snapshot, probably.
+    ///
+    /// # Errors
+    /// It is `VOLUME@NAME:PATH` without a slash.
+    pub fn checked(self) -> Result<Self, Failure> {
+        let meant = match &self {
+            Spec::Host(path) if path.symlink_metadata().is_err() => {
+                split_reference(path.as_os_str(), is_file)
+            }
+            _ => None,
+        };
+        let name = meant.and_then(|place| place.reference);
+        match name.filter(|name| name.contains(':')) {
+            Some(_) => Err(Failure::new(self.shown(), "no such file").hint(SLASH)),
+            None => Ok(self),
+        }
+    }
+
     /// As shown in messages.
     pub fn shown(&self) -> String {
         match self {
@@ -120,8 +141,9 @@ pub fn no_volume(path: &Path) -> Failure {
     match path.metadata() {
         Err(e) if e.kind() == ErrorKind::PermissionDenied => Failure::new(shown(path), io_text(&e))
             .hint("you need permission to enter the directories that lead to it"),
-        _ => Failure::new(shown(path), "no such volume")
-            .hint("write VOLUME or VOLUME:PATH; to make a volume: cairnfs mkfs VOLUME"),
+        _ => Failure::new(shown(path), "no such volume").hint(
+            "write VOLUME, VOLUME:PATH or VOLUME@NAME:PATH; to make a volume: cairnfs mkfs VOLUME",
+        ),
     }
 }
 
@@ -155,7 +177,8 @@ fn split_reference(arg: &OsStr, is_file: impl Fn(&Path) -> bool) -> Option<Volum
     let (name, path) = rest.split_at_checked(end.unwrap_or(rest.len()))?;
     Some(VolumePath {
         volume,
-        reference: Some(str::from_utf8(name).ok()?.to_owned()),
+        // No tree has a name that is not UTF-8.
+        reference: Some(String::from_utf8_lossy(name).into_owned()),
         inside: path.get(1..).unwrap_or_default().to_vec(),
     })
 }

@@ -15,7 +15,7 @@ use cairnfs::types::{Attr, Creds, FileKind};
 
 use crate::failure::{Explain, Failure, shown};
 use crate::reference::open_in;
-use crate::spec::{VolumePath, place};
+use crate::spec::{SLASH, VolumePath, place};
 use crate::tree::{join, typed::dangling};
 
 /// Maximum number of symbolic links in the resolution of one path.
@@ -104,7 +104,12 @@ impl Volume {
     /// # Errors
     /// There is no such branch or snapshot; it is a snapshot, and shall be written.
     pub fn at(&self, reference: Option<&str>, access: Access) -> Result<Self, Failure> {
-        let (fs, _) = open_in(&self.fs, &self.path, reference.unwrap_or(MAIN_NAME))?;
+        let name = reference.unwrap_or(MAIN_NAME);
+        let (fs, _) =
+            open_in(&self.fs, &self.path, name).map_err(|failure| match name.contains(':') {
+                true => failure.hint(SLASH),
+                false => failure,
+            })?;
         let tree = Self {
             fs,
             path: self.path.clone(),
@@ -113,7 +118,7 @@ impl Volume {
         match access == Access::Write && tree.fs.is_read_only() {
             true => Err(
                 Failure::new(tree.shown(b""), "is a snapshot, which is read-only")
-                    .hint("make a branch of it, and write to that: cairnfs branch --from"),
+                    .hint("make a branch of it, and write to that: cairnfs branch VOLUME NAME --from SNAPSHOT"),
             ),
             false => Ok(tree),
         }
@@ -164,9 +169,16 @@ impl Volume {
         &self.fs
     }
 
-    /// Whether this is the tree that is named.
-    pub fn is_at(&self, place: &VolumePath) -> bool {
-        self.path == place.volume && self.reference == place.reference
+    /// The tree that is named, if it is one of this volume.
+    ///
+    /// # Errors
+    /// As [`Self::at`].
+    pub fn of(self, place: &VolumePath, access: Access) -> Result<Option<Self>, Failure> {
+        match (self.path == place.volume, self.reference == place.reference) {
+            (true, true) => Ok(Some(self)),
+            (true, false) => self.at(place.reference.as_deref(), access).map(Some),
+            (false, _) => Ok(None),
+        }
     }
 
     /// A path inside the volume as shown in messages.

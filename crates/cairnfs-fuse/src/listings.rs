@@ -1,14 +1,17 @@
 //! Directories whose listing the kernel has cached, and how worn each of them is.
 //!
-//! A READ makes the access time that the kernel has of a file stale, and a listing that of its
-//! directory, so the next stat(2) of it costs a GETATTR. A listing brings the attributes of all
-//! entries with a few messages (READDIRPLUS), but the kernel does not ask for one that it has. A
-//! listing is *worn* when so many of its entries are stale that a new one costs less than their
-//! attributes one by one. Knows neither trees nor the engine; directories are named by node id.
+//! A read makes the access time that the kernel has of an inode stale, and so does a listing for its
+//! directory. The next stat(2) of each costs a GETATTR. A listing brings the attributes of all entries
+//! with a few messages (READDIRPLUS), but the kernel does not ask for one that it has. A listing is
+//! *worn* when so many of its entries are stale that a new one costs less than their attributes one by
+//! one. Worn listings are renewed when the kernel does ask for attributes one by one: a program that
+//! only lists names is served best by the old ones. Knows neither trees nor the engine; directories are
+//! named by node id.
 //!
 //! A mistake costs messages only: all counts are approximate.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use parking_lot::Mutex;
 
@@ -22,11 +25,12 @@ const FEWEST: u32 = 4;
 /// message.
 const SHARE: u32 = 4;
 
-/// At most so many worn listings are dropped with one message.
-const AT_ONCE: usize = 4;
+/// So many attributes of stale entries are asked for before worn listings are renewed, which may start a
+/// process.
+const ASKED: u32 = 64;
 
-/// At most so many wait to be dropped.
-const WAITING: usize = 4096;
+/// At most so many worn listings are known.
+const WORN: usize = 1 << 16;
 
 /// The listing of a directory.
 #[derive(Debug, Default)]
@@ -42,16 +46,22 @@ impl Listing {
     }
 }
 
+type Part = Mutex<HashMap<u64, Listing>>;
+
 /// The listings that a mount's kernel has.
 #[derive(Default)]
 pub struct Listings {
-    parts: [Mutex<HashMap<u64, Listing>>; PARTS],
+    parts: [Part; PARTS],
     /// Those that have become worn, and probably still are.
     worn: Mutex<VecDeque<u64>>,
+    /// Whether there are any; changed under the lock. Lets GETATTR skip the rest.
+    some_worn: AtomicBool,
+    /// Attributes of stale entries that were asked for since the last renewal.
+    asked: AtomicU32,
 }
 
 impl Listings {
-    fn part(&self, dir: u64) -> Option<&Mutex<HashMap<u64, Listing>>> {
+    fn part(&self, dir: u64) -> Option<&Part> {
         self.parts.get(dir as usize % PARTS)
     }
 
@@ -84,36 +94,55 @@ impl Listings {
         if listing.is_worn() && !before {
             drop(part);
             let mut worn = self.worn.lock();
-            if worn.len() == WAITING {
+            if worn.len() == WORN {
                 worn.pop_front();
             }
             worn.push_back(dir);
+            self.some_worn.store(true, Ordering::Release);
         }
     }
 
-    /// Whether the kernel shall drop the listing of a directory, because it is worn. That is then taken
-    /// for done.
-    pub fn drops(&self, dir: u64) -> bool {
+    /// Whether a listing is worn, so that it matters what is asked for.
+    pub fn some_worn(&self) -> bool {
+        self.some_worn.load(Ordering::Acquire)
+    }
+
+    /// The attributes of an entry of a directory were asked for. Returns whether the worn listings shall
+    /// be renewed now.
+    pub fn asked(&self, dir: u64) -> bool {
         let Some(part) = self.part(dir) else {
             return false;
         };
-        let mut part = part.lock();
-        let worn = part.get(&dir).is_some_and(Listing::is_worn);
-        if worn {
-            part.remove(&dir);
+        match part.lock().get_mut(&dir) {
+            Some(listing) if listing.stale > 0 => listing.stale -= 1,
+            _ => return false,
         }
-        worn
+        let enough = self.asked.fetch_add(1, Ordering::Relaxed) + 1 >= ASKED;
+        if enough {
+            self.asked.store(0, Ordering::Relaxed);
+        }
+        enough
     }
 
-    /// Some listings that the kernel shall drop, the worn ones that are the oldest. That is then taken
-    /// for done.
-    pub fn drops_some(&self) -> Vec<u64> {
-        let some: Vec<u64> = {
+    /// The worn listings, which the kernel shall drop. That is then taken for done.
+    pub fn take_worn(&self) -> Vec<u64> {
+        let taken = {
             let mut worn = self.worn.lock();
-            let len = worn.len().min(AT_ONCE);
-            worn.drain(..len).collect()
+            self.some_worn.store(false, Ordering::Release);
+            std::mem::take(&mut *worn)
         };
-        some.into_iter().filter(|dir| self.drops(*dir)).collect()
+        let is_worn = |dir: &u64| {
+            let Some(part) = self.part(*dir) else {
+                return false;
+            };
+            let mut part = part.lock();
+            let worn = part.get(dir).is_some_and(Listing::is_worn);
+            if worn {
+                part.remove(dir);
+            }
+            worn
+        };
+        taken.into_iter().filter(is_worn).collect()
     }
 
     /// The kernel has dropped the inode.
@@ -122,74 +151,76 @@ impl Listings {
             part.lock().remove(&node);
         }
     }
+
+    /// Forgets all listings.
+    pub fn clear(&self) {
+        self.parts.iter().for_each(|part| part.lock().clear());
+        drop(self.take_worn());
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn read(listings: &Listings, dir: u64, files: u32) {
-        (0..files).for_each(|_| listings.stale(dir));
+    /// A directory is listed with so many entries, of which so many become stale then.
+    fn list(listings: &Listings, dir: u64, entries: u32, stale: u32) {
+        listings.sent(dir, true, entries);
+        (0..stale).for_each(|_| listings.stale(dir));
     }
 
     #[test]
-    fn listing_is_dropped_once_when_enough_of_its_entries_are_stale() {
+    fn listing_is_worn_when_enough_of_its_entries_are_stale() {
         let listings = Listings::default();
         listings.sent(7, true, 30);
         listings.sent(7, false, 10);
-        read(&listings, 7, 9);
-        assert!(!listings.drops(7));
-        read(&listings, 7, 1);
-        assert!(!listings.drops(8) && listings.drops(7) && !listings.drops(7));
+        (0..9).for_each(|_| listings.stale(7));
+        list(&listings, 8, 5, 3);
+        assert!(!listings.some_worn());
+        listings.stale(7);
+        assert!(listings.some_worn());
+        assert_eq!(listings.take_worn(), [7]);
         // It is not cached any more.
-        read(&listings, 7, 40);
-        assert!(!listings.drops(7) && listings.drops_some().is_empty());
-    }
-
-    #[test]
-    fn few_entries_are_asked_for_one_by_one() {
-        let listings = Listings::default();
-        listings.sent(7, true, 5);
-        read(&listings, 7, 3);
-        assert!(!listings.drops(7));
-        read(&listings, 7, 1);
-        assert!(listings.drops(7));
+        (0..40).for_each(|_| listings.stale(7));
+        assert!(!listings.some_worn() && listings.take_worn().is_empty());
+        listings.stale(8);
+        assert_eq!(listings.take_worn(), [8]);
     }
 
     #[test]
     fn new_listing_and_forgetting_begin_anew() {
         let listings = Listings::default();
-        for _ in 0..2 {
-            listings.sent(7, true, 5);
-            read(&listings, 7, 3);
-        }
-        assert!(!listings.drops(7));
-        read(&listings, 7, 1);
+        list(&listings, 7, 5, 3);
+        list(&listings, 7, 5, 3);
+        assert!(!listings.some_worn());
+        listings.stale(7);
         listings.forgotten(7);
-        assert!(!listings.drops(7) && listings.drops_some().is_empty());
+        list(&listings, 8, 5, 5);
+        list(&listings, 8, 5, 0);
+        assert!(listings.take_worn().is_empty());
+        listings.clear();
         assert!(listings.parts.iter().all(|part| part.lock().is_empty()));
     }
 
     #[test]
-    fn worn_listings_are_dropped_a_few_at_a_time() {
+    fn as_many_attributes_of_stale_entries_are_asked_for() {
         let listings = Listings::default();
-        for dir in 0..6 {
-            listings.sent(dir, true, 20);
-            read(&listings, dir, 20);
+        list(&listings, 1, 100, 100);
+        list(&listings, 2, 100, 0);
+        for _ in 1..ASKED {
+            assert!(!listings.asked(1) && !listings.asked(2) && !listings.asked(3));
         }
-        listings.sent(2, true, 20);
-        assert_eq!(listings.drops_some(), [0, 1, 3]);
-        assert_eq!(listings.drops_some(), [4, 5]);
-        assert!(listings.drops_some().is_empty());
+        assert!(listings.asked(1) && !listings.asked(1));
+        // Those that were asked for are stale no more.
+        assert!((ASKED + 1..100).all(|_| !listings.asked(1)));
+        assert!(listings.take_worn().is_empty());
     }
 
     #[test]
-    fn so_many_wait_and_no_more() {
+    fn so_many_worn_ones_are_known_and_no_more() {
         let listings = Listings::default();
-        for dir in 0..2 * WAITING as u64 {
-            listings.sent(dir, true, 4);
-            read(&listings, dir, 4);
-        }
-        assert_eq!(listings.worn.lock().len(), WAITING);
+        (0..=WORN as u64).for_each(|dir| list(&listings, dir, 4, 4));
+        let worn = listings.take_worn();
+        assert_eq!((worn.len(), worn.first()), (WORN, Some(&1)));
     }
 }

@@ -210,7 +210,6 @@ impl Kernel for Watching {
         let mode = self.ops.getattr(ino, false).unwrap().mode;
         self.seen.lock().unwrap().push(mode & 0o7777);
     }
-    fn forget_listing(&self, _dir: u64) {}
     fn forget_name(&self, _dir: u64, _name: &[u8]) {}
     fn fetch_dirty(&self, _ino: u64, _offset: u64) {}
     fn is_quiet(&self, _asker: Asker) -> bool {

@@ -9,6 +9,7 @@
     reason = "a test fails by panicking"
 )]
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
@@ -17,7 +18,7 @@ use std::thread;
 
 use cairnfs::acl::ACCESS;
 use cairnfs::device::waiting;
-use cairnfs::types::SetAttr;
+use cairnfs::types::{EntryRef, SetAttr};
 use cairnfs::{PublishOptions, Volume};
 use cairnfs_fuse::control;
 use cairnfs_fuse::convert::Refusal;
@@ -42,7 +43,6 @@ const APART: u64 = 1 << 63;
 enum Told {
     Name(u64, String),
     Attributes(u64),
-    Listing(u64),
     Pages(u64),
 }
 
@@ -57,9 +57,6 @@ impl Recorder {
 impl Kernel for Recorder {
     fn forget_attributes(&self, node: u64) {
         self.told(Told::Attributes(node));
-    }
-    fn forget_listing(&self, dir: u64) {
-        self.told(Told::Listing(dir));
     }
     fn forget_name(&self, dir: u64, name: &[u8]) {
         self.told(Told::Name(dir, String::from_utf8_lossy(name).into_owned()));
@@ -164,7 +161,7 @@ impl Stand {
         let names = names
             .iter()
             .map(|(dir, name)| Told::Name(*dir, (*name).into()));
-        let dirs = dirs.iter().map(|dir| Told::Listing(*dir));
+        let dirs = dirs.iter().map(|dir| Told::Pages(*dir));
         names.chain(dirs).collect()
     }
 }
@@ -217,6 +214,60 @@ fn unchanged_inodes_go_on_and_changed_ones_stay_readable() {
     stand.ops.forget(now.node, 2);
     assert_eq!(stand.ops.bound_nodes(), 0);
     assert_eq!(stand.look_up(d, "changed").unwrap().node, changed);
+}
+
+/// A mount with a directory that was listed, and whose 200 files were read then; returns the directory
+/// and the files.
+fn with_worn_listing() -> (Stand, u64, Vec<u64>) {
+    let stand = Stand::new(|main| {
+        main.create_dir("d").unwrap();
+        (0..200).for_each(|n| main.write(format!("d/f{n}"), "contents").unwrap());
+    });
+    let (dir, mut files) = (stand.node("d"), Vec::new());
+    let list = &mut |entry: EntryRef<'_>, found: &Found| {
+        files.extend((!entry.is_dots()).then_some(found.node));
+        true
+    };
+    stand.ops.readdir_plus(dir, 0, list).unwrap();
+    for file in &files {
+        assert_eq!(stand.read(*file), "contents");
+    }
+    (stand, dir, files)
+}
+
+#[test]
+fn worn_listing_is_renewed_when_attributes_are_asked_for() {
+    let (stand, dir, files) = with_worn_listing();
+    assert_eq!(files.len(), 200);
+    let renews = files.iter().position(|file| stand.ops.asked(*file));
+    assert_eq!(renews, Some(63));
+    stand.ops.renew_listings();
+    assert_eq!(*stand.told.lock().unwrap(), [Told::Pages(dir)]);
+    assert!(!files.iter().any(|file| stand.ops.asked(*file)));
+    stand.ops.renew_listings();
+    assert_eq!(stand.told.lock().unwrap().len(), 1);
+}
+
+/// The kernel would decide by the mode from before the replacement.
+#[test]
+fn listing_of_replaced_tree_is_not_renewed() {
+    let (stand, dir, files) = with_worn_listing();
+    let work = stand.work();
+    let mode = std::fs::Permissions::from_mode(0o700);
+    work.set_permissions("d", mode).unwrap();
+    let (told, _) = stand.publish(work);
+    assert_eq!(told, [Told::Pages(dir)]);
+    assert!(!files.iter().any(|file| stand.ops.asked(*file)));
+    stand.ops.renew_listings();
+    assert_eq!(*stand.told.lock().unwrap(), []);
+}
+
+#[test]
+fn listings_are_not_renewed_beside_a_replacement() {
+    let (stand, _, _) = with_worn_listing();
+    let renew = || stand.ops.renew_listings();
+    stand.ops.replacing(renew, |_| true).1.unwrap();
+    assert_eq!(*stand.told.lock().unwrap(), []);
 }
 
 /// The references to what goes on are references to the inodes of the new tree.
@@ -636,7 +687,7 @@ fn access_lists_change_with_the_tree() {
         // Before the switch.
         Told::Attributes(gains),
         Told::Name(1, "file gains".into()),
-        Told::Listing(gains),
+        Told::Pages(gains),
         Told::Attributes(file),
         Told::Attributes(loses),
     ];

@@ -51,9 +51,13 @@ pub fn run(args: Args) -> Result<ExitCode, AnyError> {
 /// A file of a volume. The volume is opened unless it is the last one used.
 fn file(arg: &OsString, open: &mut Option<Volume>) -> Result<VolumeSource, Failure> {
     let place = VolumePath::parse(arg)?;
-    let volume = match open.take() {
-        Some(volume) if volume.is_at(&place) => volume,
-        _ => Volume::open(&place, Access::Read)?,
+    let same = match open.take() {
+        Some(last) => last.of(&place, Access::Read)?,
+        None => None,
+    };
+    let volume = match same {
+        Some(tree) => tree,
+        None => Volume::open(&place, Access::Read)?,
     };
     let volume = open.insert(volume).clone();
     let node = volume.find(&place.inside, LastLink::Follow)?;

@@ -154,7 +154,8 @@ pub fn run(args: Args) -> Result<ExitCode, AnyError> {
     } else {
         Keep::PLAIN
     };
-    let mut specs: Vec<Spec> = args.paths.iter().map(|arg| Spec::parse(arg)).collect();
+    let specs = args.paths.iter().map(|arg| Spec::parse(arg).checked());
+    let mut specs = specs.collect::<Result<Vec<Spec>, Failure>>()?;
     if !specs.iter().any(|s| matches!(s, Spec::Volume(_))) {
         return Err(no_volume(&args.paths).into());
     }
@@ -199,7 +200,7 @@ fn no_volume(paths: &[OsString]) -> Failure {
     let guess = paths.iter().find_map(|p| meant_volume(Path::new(p)));
     match guess {
         Some(volume) if !volume.exists() => spec::no_volume(&volume),
-        _ => failure.hint("write VOLUME:PATH for a place inside a volume, for example disk.img:/"),
+        _ => failure.hint("write VOLUME:PATH or VOLUME@NAME:/PATH, for example disk.img:/"),
     }
 }
 

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -54,7 +55,7 @@ pub struct Args {
     /// A directory, a tar archive, or - for an archive on standard input
     #[arg(value_name = "DIR|TAR|-")]
     source: PathBuf,
-    /// Where to, as `VOLUME[:PATH]`
+    /// Where to, as `VOLUME[:PATH]`, or `VOLUME@NAME[:PATH]` in a branch
     #[arg(value_name = "VOLUME[@NAME][:PATH]")]
     place: OsString,
     /// Make the volume if it does not exist
@@ -180,7 +181,17 @@ fn place(args: &Args) -> Result<(VolumePath, Option<Created>), Failure> {
         let hint = "to make the volume on the way: cairnfs import --create";
         return parsed.map(|place| (place, None)).map_err(|f| f.hint(hint));
     }
-    let volume = meant_volume(whole).unwrap_or_else(|| whole.to_owned());
+    let meant = meant_volume(whole);
+    if meant
+        .as_ref()
+        .is_some_and(|volume| volume.as_os_str().as_bytes().contains(&b'@'))
+    {
+        return Err(
+            Failure::new(shown(whole), "a new volume has no branches or snapshots")
+                .hint("write VOLUME:/PATH; to make a volume with @ in its name: cairnfs mkfs"),
+        );
+    }
+    let volume = meant.unwrap_or_else(|| whole.to_owned());
     let options = MakeOptions {
         size: args.size,
         label: args.label.clone(),

@@ -46,10 +46,11 @@ fn one(args: &Args, volume: &Volume, place: &VolumePath) -> Result<(), Failure> 
             .hint("name the directory itself"));
     }
     let Some((above, name)) = split_last(&place.inside) else {
-        return Err(
-            Failure::new(place.shown(), "the root directory cannot be removed")
-                .hint("to empty the volume: cairnfs mkfs --force"),
-        );
+        let hint = match place.reference {
+            Some(_) => "to remove a branch or snapshot: cairnfs drop VOLUME NAME",
+            None => "to empty the volume: cairnfs mkfs --force",
+        };
+        return Err(Failure::new(place.shown(), "the root directory cannot be removed").hint(hint));
     };
     let dir = volume.find(&above, LastLink::Follow)?;
     let found = volume.lookup_opt(&dir, &name).explain(place.shown())?;

@@ -25,7 +25,7 @@ fn with_trees() -> Place {
 fn snapshots_and_branches_are_read_by_name() {
     let p = with_trees();
     assert_eq!(p.ok(&["cat", "v.img:/notes"]), "new\n");
-    for reference in ["old", "main@old", "trial"] {
+    for reference in ["old", "main@old", "main@-0s", "trial"] {
         assert_eq!(
             p.ok(&["cat", &format!("v.img@{reference}:/notes")]),
             "old\n"
@@ -102,6 +102,15 @@ fn what_is_no_tree_is_named() {
     );
     p.fails(&["cat", "v.img@old:/absent"], 1, "v.img@old:/absent");
     p.fails(&["ls", "w.img@old"], 1, "w.img@old: no such volume");
+    let slash = "VOLUME@NAME:/PATH";
+    p.fails(&["cat", "v.img@old:notes"], 1, slash);
+    p.fails(&["cp", "v.img@old:notes", "."], 1, slash);
+    p.fails(&["cp", "v.img:/notes", "v.img@trial:notes"], 1, slash);
+    assert!(!p.path("v.img@trial:notes").exists());
+    p.fails(&["rm", "-r", "v.img@trial"], 1, "cairnfs drop VOLUME NAME");
+    let new = ["import", "--create", ".", "new.img@trial:/x"];
+    p.fails(&new, 1, "a new volume has no branches or snapshots");
+    assert!(!p.path("new.img").exists() && !p.path("new.img@trial").exists());
     fs::write(p.path("v.img@old"), "a file of this name").unwrap();
     p.fails(&["ls", "v.img@old"], 1, "v.img@old: ");
 }

@@ -80,6 +80,17 @@ fn decompression_bomb_takes_bounded_memory() {
 }
 
 #[test]
+fn empty_archive_makes_directory_that_it_is_imported_into() {
+    let p = Place::with_volume();
+    for blocks in [1, 2, 20] {
+        fs::write(p.path("empty.tar"), vec![0; 512 * blocks]).unwrap();
+        let to = format!("v.img:/d{blocks}");
+        p.ok(&["import", "-q", "empty.tar", &to]);
+        assert_eq!(p.ok(&["ls", &to]), "");
+    }
+}
+
+#[test]
 fn import_refuses_text_file_as_archive() {
     let p = Place::with_volume();
     for text in [&b"water the plants\n"[..], &pattern(5000), b""] {
@@ -92,6 +103,8 @@ fn import_refuses_text_file_as_archive() {
             "cairnfs cp FILE VOLUME:/",
         );
         assert_eq!(p.ok(&["ls", "v.img"]), "");
+        p.fails(&["import", "--create", "notes.txt", "new.img"], 1, says);
+        assert!(!p.path("new.img").exists());
     }
 }
 

@@ -93,6 +93,15 @@ impl Adapter {
         Arc::clone(&self.ops)
     }
 
+    /// After an answer about the attributes of an inode, has listings renewed if that pays.
+    fn renew_listings(&self, ino: u64) {
+        if self.ops.asked(ino) {
+            let ops = self.ops();
+            self.working
+                .run_elsewhere(move |_under_way| ops.renew_listings());
+        }
+    }
+
     /// Permits a request to wait for the kernel, unless too many do; `bounded` if it is in a ring.
     fn wait_for_kernel(&self, bounded: bool) -> Result<Arc<()>, Errno> {
         let one = Arc::clone(&self.for_kernel);
@@ -211,6 +220,7 @@ impl Server for Adapter {
             self.ops.getattr(from.ino, by_handle)
         });
         reply_attr(reply, (from.ino, TTL), found);
+        self.renew_listings(from.ino);
     }
 
     /// Only with the option `btime`: the kernel sends it once for each inode to programs that ask
@@ -227,6 +237,7 @@ impl Server for Adapter {
             Ok(attr) => reply.statx(&statx_reply(from.ino, &attr, TTL)),
             Err(e) => reply.error(e),
         }
+        self.renew_listings(from.ino);
     }
 
     fn setattr(&self, from: &Header, set: &Setattr, reply: ReplyAttr) {

@@ -26,14 +26,6 @@ impl Kernel for Notices {
         kept(ino, sent);
     }
 
-    fn forget_listing(&self, dir: u64) {
-        // A directory has no dirty pages, so the kernel waits for nothing.
-        kept(
-            dir,
-            self.notifier.send(&Notification::inval_inode(dir, 0, 0)),
-        );
-    }
-
     fn forget_name(&self, dir: u64, name: &[u8]) {
         if let Err(e) = self.tell(&Notification::inval_entry(dir, name, false)) {
             let name = String::from_utf8_lossy(name);

@@ -20,9 +20,6 @@ impl Ops {
         }
         let place = self.trees.place(node)?;
         let attr = place.fs.getattr(place.ino)?;
-        if attr.kind.is_dir() {
-            self.renew_listing(node);
-        }
         Ok(place.shown(attr))
     }
 

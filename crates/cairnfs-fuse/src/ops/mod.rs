@@ -26,7 +26,7 @@ use cairnfs::device::waiting::Waits;
 use cairnfs::fs::FileSystem;
 use cairnfs::types::Attr;
 use cairnfs_transport::Asker;
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 
 pub use self::names::Unused;
 pub use crate::caller::Caller;
@@ -77,16 +77,14 @@ pub trait Kernel: Send + Sync {
     /// Makes the kernel drop its cached attributes and access list of an inode. Returns at once.
     fn forget_attributes(&self, ino: u64);
 
-    /// Makes the kernel drop its cached attributes and listing of a directory. Returns at once.
-    fn forget_listing(&self, dir: u64);
-
     /// Makes the kernel drop what it knows of a name in a directory, also that there is none. Waits
     /// for operations in this directory, so it must not be called in an event loop, nor with a lock
     /// that an operation needs.
     fn forget_name(&self, dir: u64, name: &[u8]);
 
     /// Makes the kernel write back the dirty pages of a file from byte `offset` on, and waits for
-    /// that; the kernel also drops its clean pages there. Must not be called in an event loop,
+    /// that; the kernel also drops its clean pages there, of a directory the cached listing, and the
+    /// attributes. Must not be called in an event loop,
     /// which has to receive those writes.
     fn fetch_dirty(&self, ino: u64, offset: u64);
 
@@ -130,6 +128,8 @@ pub struct Ops {
     door: Door,
     lists: Lists,
     listings: Listings,
+    /// Held while a listing is renewed, and by a replacement.
+    renewing: Mutex<()>,
     messages: Messages,
     backup: Option<AskBackup>,
     await_backup: Option<AwaitBackup>,
@@ -157,6 +157,7 @@ impl Ops {
             door: Door::default(),
             lists: Lists::default(),
             listings: Listings::default(),
+            renewing: Mutex::default(),
             messages: Messages::default(),
             backup: None,
             await_backup: None,
@@ -242,27 +243,44 @@ impl Ops {
         }
     }
 
-    /// The kernel takes the access time of an inode for stale, as it was read; not in a read-only mount.
+    /// The kernel takes the access time of an inode for stale, as it was read.
     fn becomes_stale(&self, place: &Place) {
-        if place.mounted
-            && !place.fs.is_read_only()
-            && let Some(parent) = place.fs.parent_hint(place.ino)
-        {
-            self.listings.stale(self.trees.known(parent));
+        if let Some(dir) = self.listed_in(place) {
+            self.listings.stale(dir);
         }
     }
 
-    /// Has the kernel list a directory again if the attributes of its entries are stale, so that the
-    /// next program that asks for all of them does not cost a message for each.
-    fn renew_listing(&self, dir: u64) {
-        if self.listings.drops(dir) {
-            self.forget_listing(dir);
-        }
+    /// The node of the directory that has listed an inode, probably.
+    fn listed_in(&self, place: &Place) -> Option<u64> {
+        let parent = match place.mounted {
+            true => place.fs.parent_hint(place.ino)?,
+            false => return None,
+        };
+        (parent != place.ino).then(|| self.trees.known(parent))
     }
 
-    fn forget_listing(&self, dir: u64) {
-        if let Some(kernel) = self.kernel.get() {
-            kernel.forget_listing(dir);
+    /// The kernel has asked for the attributes of an inode. Returns whether [`Ops::renew_listings`] shall
+    /// be called, by a thread that may wait for the kernel.
+    pub fn asked(&self, node: u64) -> bool {
+        if !self.listings.some_worn() {
+            return false;
+        }
+        let place = self.trees.place(node).ok();
+        let dir = place.and_then(|place| self.listed_in(&place));
+        dir.is_some_and(|dir| self.listings.asked(dir))
+    }
+
+    /// Has the kernel list directories again whose entries have stale attributes, so that a program that
+    /// asks for all of them does not cost a message for each. Waits for the kernel.
+    ///
+    /// A notification makes the kernel discard the reply to a GETATTR on its way, and decide once more by
+    /// the mode that it has. So none is sent beside a replacement, which may change modes.
+    pub fn renew_listings(&self) {
+        for dir in self.listings.take_worn() {
+            match self.renewing.try_lock() {
+                Some(_held) if self.door.is_open() => self.drop_cached(dir, 0),
+                _ => return,
+            }
         }
     }
 

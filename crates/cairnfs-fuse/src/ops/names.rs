@@ -110,7 +110,11 @@ impl Ops {
 
     /// Returns the target of a symlink.
     pub fn readlink(&self, node: u64) -> Outcome<Vec<u8>> {
-        self.on(node, |link| Ok(link.fs.readlink(link.ino)?))
+        self.on(node, |link| {
+            let target = link.fs.readlink(link.ino)?;
+            self.becomes_stale(link);
+            Ok(target)
+        })
     }
 
     /// Creates a file, FIFO, socket or device. Takes a lookup reference.
@@ -225,7 +229,7 @@ impl Ops {
         let _held = self.trees.hold_references();
         let node = dir;
         let dir = self.trees.place(node)?.of_mounted()?;
-        let (mut sent, mut worn, mut left_out) = (0, Vec::new(), None);
+        let (mut sent, mut left_out) = (0, None);
         let listed = dir.fs.readdir_plus(dir.ino, cookie, &mut |entry, attr| {
             let node = match entry.is_dots() {
                 true => attr.ino,
@@ -233,28 +237,22 @@ impl Ops {
             };
             let fits = each(entry, &Found { node, attr: *attr });
             sent += u32::from(fits);
-            if attr.kind.is_dir() && !entry.is_dots() && self.listings.drops(node) {
-                worn.push(node);
-            }
             if !fits && !entry.is_dots() {
                 left_out = Some(node);
             }
             fits
         });
-        self.listings.sent(node, cookie == 0, sent);
-        if cookie == 0 {
-            self.becomes_stale(&dir);
-            // The program that made them worn is done with them, probably, so it does not need their
-            // own attributes, which the kernel drops, too.
-            worn.extend(self.listings.drops_some());
-        }
-        worn.into_iter().for_each(|dir| self.forget_listing(dir));
         // The engine has not counted the one that did not fit.
         if let Some(node) = left_out {
             self.trees.gives_back(node, 1);
             self.trees.release(node);
         }
-        Ok(listed?)
+        listed?;
+        self.listings.sent(node, cookie == 0, sent);
+        if cookie == 0 {
+            self.becomes_stale(&dir);
+        }
+        Ok(())
     }
 }
 

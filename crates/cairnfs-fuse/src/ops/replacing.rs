@@ -60,6 +60,7 @@ impl Ops {
         change: impl FnOnce() -> R,
         is_free: impl FnOnce(u32) -> bool,
     ) -> (R, Result<(), Error>) {
+        let _no_renewal = self.renewing.lock();
         let replacement = self.trees.begin();
         let branch = self.branch();
         let result = change();
@@ -122,6 +123,7 @@ impl Ops {
         let roots = (old.root_id(), new.root_id());
         let replaced = |ino| left.contains_key(&ino).then(|| old.path_hint(ino));
         self.losses.switch(roots, replaced);
+        self.listings.clear();
         drop(exclusive);
         Ok(self.stale(new, succession, names, &left))
     }
@@ -204,7 +206,7 @@ impl Stale {
             kernel.forget_name(*dir, name);
         }
         for node in &self.listings {
-            kernel.forget_listing(*node);
+            kernel.fetch_dirty(*node, 0);
         }
         for node in &self.attributes {
             kernel.forget_attributes(*node);
