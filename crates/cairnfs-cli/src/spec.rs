@@ -23,7 +23,7 @@ use crate::failure::{Failure, io_text, show_bytes, shown};
 use crate::seat;
 
 /// The hint where a reference has a colon that does not begin a path.
-pub const SLASH: &str = "the path in a branch or snapshot begins with a slash: VOLUME@NAME:/PATH; for a file here: ./FILE";
+pub const SLASH: &str = "the path in a branch or snapshot begins with a slash: VOLUME@NAME:/PATH";
 
 /// A path inside a volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -142,7 +142,7 @@ pub fn no_volume(path: &Path) -> Failure {
         Err(e) if e.kind() == ErrorKind::PermissionDenied => Failure::new(shown(path), io_text(&e))
             .hint("you need permission to enter the directories that lead to it"),
         _ => Failure::new(shown(path), "no such volume").hint(
-            "write VOLUME, VOLUME:PATH or VOLUME@NAME:PATH; to make a volume: cairnfs mkfs VOLUME",
+            "write VOLUME, VOLUME:PATH or VOLUME@NAME:/PATH; to make a volume: cairnfs mkfs VOLUME",
         ),
     }
 }

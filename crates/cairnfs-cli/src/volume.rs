@@ -105,11 +105,14 @@ impl Volume {
     /// There is no such branch or snapshot; it is a snapshot, and shall be written.
     pub fn at(&self, reference: Option<&str>, access: Access) -> Result<Self, Failure> {
         let name = reference.unwrap_or(MAIN_NAME);
-        let (fs, _) =
-            open_in(&self.fs, &self.path, name).map_err(|failure| match name.contains(':') {
+        let open = |name| open_in(&self.fs, &self.path, name);
+        let (fs, _) = open(name).map_err(|failure| {
+            let shorter = name.rsplit_once(':').map(|(shorter, _)| shorter);
+            match shorter.is_some_and(|name| open(name).is_ok()) {
                 true => failure.hint(SLASH),
                 false => failure,
-            })?;
+            }
+        })?;
         let tree = Self {
             fs,
             path: self.path.clone(),

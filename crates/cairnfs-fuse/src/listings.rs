@@ -38,11 +38,19 @@ struct Listing {
     entries: u32,
     /// Entries that became stale since.
     stale: u32,
+    /// Stale entries whose attributes were asked for.
+    asked: u32,
 }
 
 impl Listing {
     fn is_worn(&self) -> bool {
         self.stale >= FEWEST && self.stale.saturating_mul(SHARE) >= self.entries
+    }
+
+    /// Whether a new one pays. It does not if a program has the names already, and asks for one after
+    /// the other.
+    fn shall_be_dropped(&self) -> bool {
+        self.is_worn() && self.asked < FEWEST
     }
 }
 
@@ -58,6 +66,8 @@ pub struct Listings {
     some_worn: AtomicBool,
     /// Attributes of stale entries that were asked for since the last renewal.
     asked: AtomicU32,
+    /// Whether a renewal was asked for, and has not ended.
+    renewed: AtomicBool,
 }
 
 impl Listings {
@@ -107,42 +117,44 @@ impl Listings {
         self.some_worn.load(Ordering::Acquire)
     }
 
-    /// The attributes of an entry of a directory were asked for. Returns whether the worn listings shall
-    /// be renewed now.
+    /// The attributes of an entry of a directory were asked for. Returns whether worn listings shall be
+    /// renewed now; the caller sees to it that [`Self::end_renewal`] is called then.
     pub fn asked(&self, dir: u64) -> bool {
         let Some(part) = self.part(dir) else {
             return false;
         };
         match part.lock().get_mut(&dir) {
-            Some(listing) if listing.stale > 0 => listing.stale -= 1,
+            Some(listing) if listing.stale > 0 => {
+                listing.stale -= 1;
+                listing.asked += 1;
+            }
             _ => return false,
         }
         let enough = self.asked.fetch_add(1, Ordering::Relaxed) + 1 >= ASKED;
-        if enough {
-            self.asked.store(0, Ordering::Relaxed);
-        }
-        enough
+        enough && !self.renewed.swap(true, Ordering::AcqRel)
     }
 
-    /// The worn listings, which the kernel shall drop. That is then taken for done.
-    pub fn take_worn(&self) -> Vec<u64> {
-        let taken = {
-            let mut worn = self.worn.lock();
-            self.some_worn.store(false, Ordering::Release);
-            std::mem::take(&mut *worn)
-        };
-        let is_worn = |dir: &u64| {
-            let Some(part) = self.part(*dir) else {
-                return false;
+    /// A renewal has ended.
+    pub fn end_renewal(&self) {
+        self.asked.store(0, Ordering::Relaxed);
+        self.renewed.store(false, Ordering::Release);
+    }
+
+    /// A worn listing, the oldest one, which the kernel shall drop. That is then taken for done.
+    pub fn next_worn(&self) -> Option<u64> {
+        loop {
+            let dir = {
+                let mut worn = self.worn.lock();
+                let dir = worn.pop_front();
+                self.some_worn.store(!worn.is_empty(), Ordering::Release);
+                dir?
             };
-            let mut part = part.lock();
-            let worn = part.get(dir).is_some_and(Listing::is_worn);
-            if worn {
-                part.remove(dir);
+            let mut part = self.part(dir)?.lock();
+            if part.get(&dir).is_some_and(Listing::shall_be_dropped) {
+                part.remove(&dir);
+                return Some(dir);
             }
-            worn
-        };
-        taken.into_iter().filter(is_worn).collect()
+        }
     }
 
     /// The kernel has dropped the inode.
@@ -155,7 +167,9 @@ impl Listings {
     /// Forgets all listings.
     pub fn clear(&self) {
         self.parts.iter().for_each(|part| part.lock().clear());
-        drop(self.take_worn());
+        let mut worn = self.worn.lock();
+        worn.clear();
+        self.some_worn.store(false, Ordering::Release);
     }
 }
 
@@ -169,6 +183,10 @@ mod tests {
         (0..stale).for_each(|_| listings.stale(dir));
     }
 
+    fn all_worn(listings: &Listings) -> Vec<u64> {
+        std::iter::from_fn(|| listings.next_worn()).collect()
+    }
+
     #[test]
     fn listing_is_worn_when_enough_of_its_entries_are_stale() {
         let listings = Listings::default();
@@ -179,12 +197,12 @@ mod tests {
         assert!(!listings.some_worn());
         listings.stale(7);
         assert!(listings.some_worn());
-        assert_eq!(listings.take_worn(), [7]);
+        assert_eq!(all_worn(&listings), [7]);
         // It is not cached any more.
         (0..40).for_each(|_| listings.stale(7));
-        assert!(!listings.some_worn() && listings.take_worn().is_empty());
+        assert!(!listings.some_worn() && all_worn(&listings).is_empty());
         listings.stale(8);
-        assert_eq!(listings.take_worn(), [8]);
+        assert_eq!(all_worn(&listings), [8]);
     }
 
     #[test]
@@ -197,30 +215,44 @@ mod tests {
         listings.forgotten(7);
         list(&listings, 8, 5, 5);
         list(&listings, 8, 5, 0);
-        assert!(listings.take_worn().is_empty());
+        assert!(all_worn(&listings).is_empty());
+        list(&listings, 9, 5, 5);
         listings.clear();
+        assert!(!listings.some_worn() && all_worn(&listings).is_empty());
         assert!(listings.parts.iter().all(|part| part.lock().is_empty()));
     }
 
     #[test]
     fn as_many_attributes_of_stale_entries_are_asked_for() {
         let listings = Listings::default();
-        list(&listings, 1, 100, 100);
+        list(&listings, 1, 140, 140);
         list(&listings, 2, 100, 0);
         for _ in 1..ASKED {
             assert!(!listings.asked(1) && !listings.asked(2) && !listings.asked(3));
         }
         assert!(listings.asked(1) && !listings.asked(1));
+        listings.end_renewal();
+        let further = (0..200).position(|_| listings.asked(1));
+        assert_eq!(further, Some(ASKED as usize - 1));
         // Those that were asked for are stale no more.
-        assert!((ASKED + 1..100).all(|_| !listings.asked(1)));
-        assert!(listings.take_worn().is_empty());
+        listings.end_renewal();
+        assert!(!(0..200).any(|_| listings.asked(1)));
+    }
+
+    #[test]
+    fn listing_whose_entries_are_being_asked_for_is_kept() {
+        let listings = Listings::default();
+        (1..=3).for_each(|dir| list(&listings, dir, 100, 100));
+        (0..FEWEST).for_each(|_| assert!(!listings.asked(2)));
+        (1..FEWEST).for_each(|_| assert!(!listings.asked(3)));
+        assert_eq!(all_worn(&listings), [1, 3]);
     }
 
     #[test]
     fn so_many_worn_ones_are_known_and_no_more() {
         let listings = Listings::default();
         (0..=WORN as u64).for_each(|dir| list(&listings, dir, 4, 4));
-        let worn = listings.take_worn();
+        let worn = all_worn(&listings);
         assert_eq!((worn.len(), worn.first()), (WORN, Some(&1)));
     }
 }

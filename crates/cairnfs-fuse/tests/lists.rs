@@ -211,7 +211,9 @@ impl Kernel for Watching {
         self.seen.lock().unwrap().push(mode & 0o7777);
     }
     fn forget_name(&self, _dir: u64, _name: &[u8]) {}
-    fn fetch_dirty(&self, _ino: u64, _offset: u64) {}
+    fn fetch_dirty(&self, _ino: u64, _offset: u64) -> bool {
+        true
+    }
     fn is_quiet(&self, _asker: Asker) -> bool {
         true
     }

@@ -29,7 +29,7 @@ Exit codes: 0 all was written, 1 something was not, 2 wrong arguments.";
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Files, as VOLUME:PATH, or VOLUME@NAME:PATH in a branch or snapshot
+    /// Files, as VOLUME:PATH, or VOLUME@NAME:/PATH in a branch or snapshot
     #[arg(required = true, value_name = "VOLUME[@NAME]:PATH")]
     files: Vec<OsString>,
 }

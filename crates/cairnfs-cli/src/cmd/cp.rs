@@ -61,7 +61,7 @@ pub struct Args {
     /// Show no progress
     #[arg(short, long)]
     quiet: bool,
-    /// Sources and destination, each a host path or VOLUME:PATH
+    /// Sources and destination, each a host path, VOLUME:PATH or VOLUME@NAME:/PATH
     #[arg(required = true, num_args = 2.., value_name = "PATH")]
     paths: Vec<OsString>,
 }

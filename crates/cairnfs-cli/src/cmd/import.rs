@@ -182,10 +182,8 @@ fn place(args: &Args) -> Result<(VolumePath, Option<Created>), Failure> {
         return parsed.map(|place| (place, None)).map_err(|f| f.hint(hint));
     }
     let meant = meant_volume(whole);
-    if meant
-        .as_ref()
-        .is_some_and(|volume| volume.as_os_str().as_bytes().contains(&b'@'))
-    {
+    let name = meant.as_deref().and_then(Path::file_name);
+    if name.is_some_and(|name| name.as_bytes().contains(&b'@')) {
         return Err(
             Failure::new(shown(whole), "a new volume has no branches or snapshots")
                 .hint("write VOLUME:/PATH; to make a volume with @ in its name: cairnfs mkfs"),

@@ -23,7 +23,7 @@ pub struct Args {
     /// Make missing parents too; no error if it exists
     #[arg(short, long)]
     parents: bool,
-    /// Directories, as VOLUME:PATH, or VOLUME@NAME:PATH in a branch
+    /// Directories, as VOLUME:PATH, or VOLUME@NAME:/PATH in a branch
     #[arg(required = true, value_name = "VOLUME[@NAME]:PATH")]
     directories: Vec<OsString>,
 }

@@ -25,7 +25,7 @@ pub struct Args {
     /// No error if a file does not exist
     #[arg(short, long)]
     force: bool,
-    /// Files, as VOLUME:PATH, or VOLUME@NAME:PATH in a branch
+    /// Files, as VOLUME:PATH, or VOLUME@NAME:/PATH in a branch
     #[arg(required = true, value_name = "VOLUME[@NAME]:PATH")]
     files: Vec<OsString>,
 }

@@ -443,8 +443,33 @@ fn directories_whose_files_were_read_are_listed_again() {
         before = after;
         sent
     };
-    assert_eq!(sent(0), (ENTRIES + 1, 0));
-    assert!((1..TIMES).any(|n| matches!(sent(n), (0..=2, 2))));
+    let (asked, listed) = sent(0);
+    assert!(asked > ENTRIES / 2 && listed == 0, "{asked}, {listed}");
+    let renewed: Vec<bool> = (1..TIMES).map(|n| matches!(sent(n), (0..=2, 2))).collect();
+    let first = renewed.iter().position(|renewed| *renewed).unwrap();
+    let rest = &renewed[first..];
+    let most = rest.iter().filter(|renewed| **renewed).count();
+    assert!(10 * most >= 9 * rest.len(), "{most} of {}", rest.len());
+    place.finish();
+}
+
+/// There the kernel takes no access time for stale.
+#[test]
+fn read_only_mounts_keep_their_listings() {
+    if !able(&[]) {
+        return;
+    }
+    let _caches = caches_are_kept();
+    let mut place = Place::mounted("64M", "durability=0");
+    let dir = place.at("d");
+    fs::create_dir(&dir).unwrap();
+    make_directories(&dir);
+    place.remount("ro");
+    list(&dir);
+    each(&dir, |path| read_entries(path, ENTRIES));
+    let before = settled(&place);
+    list(&dir);
+    assert_eq!(settled(&place), before);
     place.finish();
 }
 

@@ -97,7 +97,7 @@ impl Adapter {
     fn renew_listings(&self, ino: u64) {
         if self.ops.asked(ino) {
             let ops = self.ops();
-            self.working
+            self.late
                 .run_elsewhere(move |_under_way| ops.renew_listings());
         }
     }
@@ -368,8 +368,9 @@ impl Server for Adapter {
         }
         if write.cached && written == Err(Errno::new(libc::EPERM)) {
             let ops = self.ops();
-            self.waiting
-                .run_elsewhere(move |_under_way| ops.drop_cached(ino, offset));
+            self.waiting.run_elsewhere(move |_under_way| {
+                ops.drop_cached(ino, offset);
+            });
         }
     }
 

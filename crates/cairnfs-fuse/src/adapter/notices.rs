@@ -33,10 +33,10 @@ impl Kernel for Notices {
         }
     }
 
-    fn fetch_dirty(&self, ino: u64, offset: u64) {
+    fn fetch_dirty(&self, ino: u64, offset: u64) -> bool {
         // A negative offset would drop only the attributes.
         let from = offset.min(i64::MAX as u64).cast_signed();
-        kept(ino, self.tell(&Notification::inval_inode(ino, from, 0)));
+        kept(ino, self.tell(&Notification::inval_inode(ino, from, 0)))
     }
 
     fn is_quiet(&self, asker: Asker) -> bool {
@@ -76,8 +76,10 @@ impl Notices {
     }
 }
 
-fn kept(ino: u64, sent: io::Result<()>) {
-    if let Err(e) = sent {
+/// Logs a failure; returns whether there was none.
+fn kept(ino: u64, sent: io::Result<()>) -> bool {
+    if let Err(e) = &sent {
         tracing::warn!("the kernel keeps what it has of inode {ino}: {e}");
     }
+    sent.is_ok()
 }

@@ -92,6 +92,8 @@ impl Ops {
             return Err(Refusal(libc::EPERM));
         }
         if name == acl::ACCESS {
+            // A renewal could have the kernel decide by the old mode, without the list.
+            self.listings.forgotten(node);
             return self.on(node, |place| {
                 let forget = || self.forget_attributes(node);
                 self.lists.set(place, node, (value, kill), forget)

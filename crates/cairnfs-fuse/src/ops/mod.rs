@@ -21,12 +21,13 @@ use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use cairnfs::device::waiting::Waits;
 use cairnfs::fs::FileSystem;
 use cairnfs::types::Attr;
 use cairnfs_transport::Asker;
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Mutex, MutexGuard, RwLock};
 
 pub use self::names::Unused;
 pub use crate::caller::Caller;
@@ -40,6 +41,9 @@ use crate::messages::{Messages, Operation};
 use crate::options::WriteMode;
 use crate::status::{Backup, Transport};
 use crate::trees::{Place, STALE, Trees};
+
+/// Time for which a replacement waits for the renewal of a listing.
+const RENEWAL_MAX: Duration = Duration::from_secs(1);
 
 /// The result of a request.
 pub type Outcome<T> = Result<T, Refusal>;
@@ -84,9 +88,9 @@ pub trait Kernel: Send + Sync {
 
     /// Makes the kernel write back the dirty pages of a file from byte `offset` on, and waits for
     /// that; the kernel also drops its clean pages there, of a directory the cached listing, and the
-    /// attributes. Must not be called in an event loop,
+    /// attributes. Returns whether it was told. Must not be called in an event loop,
     /// which has to receive those writes.
-    fn fetch_dirty(&self, ino: u64, offset: u64);
+    fn fetch_dirty(&self, ino: u64, offset: u64) -> bool;
 
     /// Waits, on behalf of `asker`, for a moment in which each write that the kernel has sent is
     /// answered. Returns whether there soon was one. Must not be called in an event loop.
@@ -276,19 +280,25 @@ impl Ops {
     /// A notification makes the kernel discard the reply to a GETATTR on its way, and decide once more by
     /// the mode that it has. So none is sent beside a replacement, which may change modes.
     pub fn renew_listings(&self) {
-        for dir in self.listings.take_worn() {
-            match self.renewing.try_lock() {
-                Some(_held) if self.door.is_open() => self.drop_cached(dir, 0),
-                _ => return,
-            }
-        }
+        while let Some(_held) = self.renewing.try_lock()
+            && self.door.is_open()
+            && let Some(dir) = self.listings.next_worn()
+            && self.drop_cached(dir, 0)
+        {}
+        self.listings.end_renewal();
+    }
+
+    /// Keeps renewals of listings from beginning. One whose notification waits for long has reached the
+    /// kernel's attributes already.
+    fn without_renewals(&self) -> Option<MutexGuard<'_, ()>> {
+        self.renewing.try_lock_for(RENEWAL_MAX)
     }
 
     /// Makes the kernel write back a file's dirty pages from byte `offset` on and drop the clean
     /// ones: the file may lack data that was written through a mapping. Waits for the kernel.
-    pub(crate) fn drop_cached(&self, node: u64, offset: u64) {
-        if let Some(kernel) = self.kernel.get() {
-            kernel.fetch_dirty(node, offset);
-        }
+    /// Returns whether it could be told.
+    pub(crate) fn drop_cached(&self, node: u64, offset: u64) -> bool {
+        let kernel = self.kernel.get();
+        kernel.is_some_and(|kernel| kernel.fetch_dirty(node, offset))
     }
 }

@@ -77,8 +77,8 @@ impl Outside {
         let mut gone = Vec::new();
         while self.changed(stopped, !gone.is_empty()) {
             let now = mountinfo::list(Path::new(OWN_TABLE));
-            let is_there = |mount: &MountEntry| now.iter().any(|other| other.id == mount.id);
-            gone.extend(self.mounts.drain(..).filter(|mount| !is_there(mount)));
+            let before = self.mounts.drain(..);
+            gone.extend(before.filter(|mount| !now.iter().any(|other| is_same(mount, other))));
             self.mounts = now;
             if !gone.is_empty() {
                 gone.retain(|mount| inside.has(mount));
@@ -104,6 +104,12 @@ impl Outside {
             }
         }
     }
+}
+
+/// Whether two lines of a table, from different moments, are of one mount. The kernel gives the number
+/// of a mount to another one as soon as it is free.
+fn is_same(a: &MountEntry, b: &MountEntry) -> bool {
+    a.id == b.id && a.device == b.device && a.mountpoint == b.mountpoint
 }
 
 /// The namespace of the program.
@@ -147,5 +153,31 @@ impl Inside {
         });
         setns(own, CloneFlags::CLONE_NEWNS)?;
         Ok(in_use?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(id: u64, device: &str, mountpoint: &str, options: &str) -> MountEntry {
+        MountEntry {
+            id,
+            device: device.into(),
+            root: "/".into(),
+            mountpoint: mountpoint.into(),
+            fs_type: "fuse.cairnfs".into(),
+            source: "/v.cairn".into(),
+            options: options.into(),
+        }
+    }
+
+    #[test]
+    fn number_that_another_mount_has_got_is_not_the_same_mount() {
+        let mount = entry(47, "0:41", "/a", "rw");
+        assert!(is_same(&mount, &entry(47, "0:41", "/a", "ro")));
+        assert!(!is_same(&mount, &entry(48, "0:41", "/a", "rw")));
+        assert!(!is_same(&mount, &entry(47, "0:42", "/a", "rw")));
+        assert!(!is_same(&mount, &entry(47, "0:41", "/b", "rw")));
     }
 }

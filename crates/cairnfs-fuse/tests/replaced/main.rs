@@ -9,162 +9,24 @@
     reason = "a test fails by panicking"
 )]
 
-use std::os::unix::fs::PermissionsExt;
+mod renewals;
+mod stand;
+
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
-use std::sync::{Arc, Mutex};
 use std::thread;
 
+use cairnfs::PublishOptions;
 use cairnfs::acl::ACCESS;
 use cairnfs::device::waiting;
-use cairnfs::types::{EntryRef, SetAttr};
-use cairnfs::{PublishOptions, Volume};
+use cairnfs::types::SetAttr;
 use cairnfs_fuse::control;
 use cairnfs_fuse::convert::Refusal;
-use cairnfs_fuse::ops::{Caller, Found, Kernel, NewEntry, Ops};
+use cairnfs_fuse::ops::{NewEntry, Ops};
 use cairnfs_fuse::options::WriteMode;
-use cairnfs_fuse::status::Transport;
-use cairnfs_transport::Asker;
 
-const ROOT: Caller = Caller {
-    uid: 0,
-    gid: 0,
-    pid: 0,
-};
-
-const STALE: Refusal = Refusal(libc::ESTALE);
-
-/// Inode numbers are smaller.
-const APART: u64 = 1 << 63;
-
-/// What a kernel is told.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-enum Told {
-    Name(u64, String),
-    Attributes(u64),
-    Pages(u64),
-}
-
-struct Recorder(Arc<Mutex<Vec<Told>>>);
-
-impl Recorder {
-    fn told(&self, what: Told) {
-        self.0.lock().unwrap().push(what);
-    }
-}
-
-impl Kernel for Recorder {
-    fn forget_attributes(&self, node: u64) {
-        self.told(Told::Attributes(node));
-    }
-    fn forget_name(&self, dir: u64, name: &[u8]) {
-        self.told(Told::Name(dir, String::from_utf8_lossy(name).into_owned()));
-    }
-    fn fetch_dirty(&self, node: u64, _offset: u64) {
-        self.told(Told::Pages(node));
-    }
-    fn is_quiet(&self, _asker: Asker) -> bool {
-        true
-    }
-    fn transport(&self) -> Transport {
-        Transport::default()
-    }
-}
-
-/// A volume whose branch `main` is mounted, and another handle to it.
-struct Stand {
-    volume: Volume,
-    ops: Ops,
-    told: Arc<Mutex<Vec<Told>>>,
-}
-
-impl Stand {
-    fn new(fill: impl FnOnce(&Volume)) -> Self {
-        Self::with(WriteMode::Through, fill)
-    }
-
-    fn with(write: WriteMode, fill: impl FnOnce(&Volume)) -> Self {
-        let main = Volume::in_memory(64 << 20).unwrap();
-        fill(&main);
-        // Only the mount has the branch open.
-        let volume = main.branch("aside").unwrap();
-        drop(main);
-        let fs = volume.file_system().open_named("main").unwrap();
-        let ops = Ops::new(fs, Path::new("test"), write);
-        let told = Arc::default();
-        ops.connect(Box::new(Recorder(Arc::clone(&told))));
-        Self { volume, ops, told }
-    }
-
-    fn look_up(&self, dir: u64, name: &str) -> Option<Found> {
-        self.ops.lookup(dir, name.as_bytes()).unwrap()
-    }
-
-    /// The node of a path; the kernel has one reference to each part of it more.
-    fn node(&self, path: &str) -> u64 {
-        let look_up = |dir, name| self.look_up(dir, name).unwrap().node;
-        path.split('/').fold(1, look_up)
-    }
-
-    fn read(&self, node: u64) -> String {
-        let mut buf = vec![0; 1 << 16];
-        let len = self.ops.read(node, 0, &mut buf).unwrap();
-        String::from_utf8(buf[..len].to_vec()).unwrap()
-    }
-
-    fn write(&self, node: u64, text: &str) -> Result<usize, Refusal> {
-        self.ops.write(node, 0, text.as_bytes(), None)
-    }
-
-    /// The name of the only state that a publish has replaced.
-    fn replaced(&self) -> String {
-        let roots = self.volume.roots().into_iter();
-        let names = roots.filter_map(|root| root.name);
-        let kept: Vec<String> = names
-            .filter(|name| name.starts_with("main.undo-"))
-            .collect();
-        let [kept] = &kept[..] else {
-            panic!("{kept:?}");
-        };
-        kept.clone()
-    }
-
-    /// A branch of the mounted one, to be published.
-    fn work(&self) -> Volume {
-        let main = self.volume.open_branch("main").unwrap();
-        main.branch("work").unwrap()
-    }
-
-    /// Publishes `work`; returns what the kernel was told, and whether there was a merge.
-    fn publish(&self, work: Volume) -> (Vec<Told>, bool) {
-        drop(work);
-        let options = PublishOptions::default();
-        let publish = || self.volume.publish("work", &options).unwrap();
-        let (published, followed) = self.ops.replacing(publish, |_| true);
-        followed.unwrap();
-        assert!(published.conflicts.is_empty() && published.kept.is_some());
-        (
-            std::mem::take(&mut self.told.lock().unwrap()),
-            published.merged,
-        )
-    }
-
-    fn restore(&self, reference: &str) -> Vec<Told> {
-        let restore = || self.volume.restore(reference, "main", &[]).unwrap();
-        let (_, followed) = self.ops.replacing(restore, |_| true);
-        followed.unwrap();
-        std::mem::take(&mut self.told.lock().unwrap())
-    }
-
-    fn dirs(names: &[(u64, &str)], dirs: &[u64]) -> Vec<Told> {
-        let names = names
-            .iter()
-            .map(|(dir, name)| Told::Name(*dir, (*name).into()));
-        let dirs = dirs.iter().map(|dir| Told::Pages(*dir));
-        names.chain(dirs).collect()
-    }
-}
+use crate::stand::{APART, ROOT, STALE, Stand, Told, access_list};
 
 #[test]
 fn unchanged_inodes_go_on_and_changed_ones_stay_readable() {
@@ -214,60 +76,6 @@ fn unchanged_inodes_go_on_and_changed_ones_stay_readable() {
     stand.ops.forget(now.node, 2);
     assert_eq!(stand.ops.bound_nodes(), 0);
     assert_eq!(stand.look_up(d, "changed").unwrap().node, changed);
-}
-
-/// A mount with a directory that was listed, and whose 200 files were read then; returns the directory
-/// and the files.
-fn with_worn_listing() -> (Stand, u64, Vec<u64>) {
-    let stand = Stand::new(|main| {
-        main.create_dir("d").unwrap();
-        (0..200).for_each(|n| main.write(format!("d/f{n}"), "contents").unwrap());
-    });
-    let (dir, mut files) = (stand.node("d"), Vec::new());
-    let list = &mut |entry: EntryRef<'_>, found: &Found| {
-        files.extend((!entry.is_dots()).then_some(found.node));
-        true
-    };
-    stand.ops.readdir_plus(dir, 0, list).unwrap();
-    for file in &files {
-        assert_eq!(stand.read(*file), "contents");
-    }
-    (stand, dir, files)
-}
-
-#[test]
-fn worn_listing_is_renewed_when_attributes_are_asked_for() {
-    let (stand, dir, files) = with_worn_listing();
-    assert_eq!(files.len(), 200);
-    let renews = files.iter().position(|file| stand.ops.asked(*file));
-    assert_eq!(renews, Some(63));
-    stand.ops.renew_listings();
-    assert_eq!(*stand.told.lock().unwrap(), [Told::Pages(dir)]);
-    assert!(!files.iter().any(|file| stand.ops.asked(*file)));
-    stand.ops.renew_listings();
-    assert_eq!(stand.told.lock().unwrap().len(), 1);
-}
-
-/// The kernel would decide by the mode from before the replacement.
-#[test]
-fn listing_of_replaced_tree_is_not_renewed() {
-    let (stand, dir, files) = with_worn_listing();
-    let work = stand.work();
-    let mode = std::fs::Permissions::from_mode(0o700);
-    work.set_permissions("d", mode).unwrap();
-    let (told, _) = stand.publish(work);
-    assert_eq!(told, [Told::Pages(dir)]);
-    assert!(!files.iter().any(|file| stand.ops.asked(*file)));
-    stand.ops.renew_listings();
-    assert_eq!(*stand.told.lock().unwrap(), []);
-}
-
-#[test]
-fn listings_are_not_renewed_beside_a_replacement() {
-    let (stand, _, _) = with_worn_listing();
-    let renew = || stand.ops.renew_listings();
-    stand.ops.replacing(renew, |_| true).1.unwrap();
-    assert_eq!(*stand.told.lock().unwrap(), []);
 }
 
 /// The references to what goes on are references to the inodes of the new tree.
@@ -649,36 +457,19 @@ fn lost_data_of_a_changed_file_is_reported_once() {
 /// The kernel must not combine a mode with a list, or a missing one, of the other tree.
 #[test]
 fn access_lists_change_with_the_tree() {
-    let list = |group: u16| {
-        let entry = |tag: u16, perm: u16, id: u32| {
-            [
-                &tag.to_le_bytes()[..],
-                &perm.to_le_bytes(),
-                &id.to_le_bytes(),
-            ]
-            .concat()
-        };
-        let mut bytes = 2u32.to_le_bytes().to_vec();
-        bytes.extend(entry(1, 6, u32::MAX));
-        bytes.extend(entry(2, 6, 1000));
-        bytes.extend(entry(4, group, u32::MAX));
-        bytes.extend(entry(0x10, 6, u32::MAX));
-        bytes.extend(entry(0x20, 0, u32::MAX));
-        bytes
-    };
     let stand = Stand::new(|main| {
         main.create_dir("gains").unwrap();
         main.write("file gains", "1").unwrap();
         main.write("loses", "1").unwrap();
-        main.set_xattr("loses", "system.posix_acl_access", list(0))
+        main.set_xattr("loses", "system.posix_acl_access", access_list(0))
             .unwrap();
     });
     let (gains, loses) = (stand.node("gains"), stand.node("loses"));
     let file = stand.node("file gains");
     let work = stand.work();
-    work.set_xattr("file gains", "system.posix_acl_access", list(0))
+    work.set_xattr("file gains", "system.posix_acl_access", access_list(0))
         .unwrap();
-    work.set_xattr("gains", "system.posix_acl_access", list(0))
+    work.set_xattr("gains", "system.posix_acl_access", access_list(0))
         .unwrap();
     work.remove_xattr("loses", "system.posix_acl_access")
         .unwrap();
@@ -697,9 +488,12 @@ fn access_lists_change_with_the_tree() {
         Err(Refusal(libc::ENODATA)),
         "it has the mode of before"
     );
-    assert_eq!(stand.ops.getxattr(gains, ACCESS).unwrap(), list(0));
+    assert_eq!(stand.ops.getxattr(gains, ACCESS).unwrap(), access_list(0));
     let minimal = stand.ops.getxattr(loses, ACCESS).unwrap();
-    assert!(minimal.len() < list(0).len(), "until the kernel forgets it");
+    assert!(
+        minimal.len() < access_list(0).len(),
+        "until the kernel forgets it"
+    );
     stand.ops.forget(loses, 1);
     assert_eq!(
         stand.ops.getxattr(loses, ACCESS),
