@@ -419,6 +419,18 @@ fn operations_keep_to_their_budget_with_write_back() {
     compare("back");
 }
 
+/// A mount with these options, and a directory in it, whose directories were listed and their files read.
+fn listed_and_read(options: &str) -> (Place, PathBuf) {
+    let mut place = Place::mounted("64M", "durability=0");
+    let dir = place.at("d");
+    fs::create_dir(&dir).unwrap();
+    make_directories(&dir);
+    place.remount(options);
+    list(&dir);
+    each(&dir, |path| read_entries(path, ENTRIES));
+    (place, dir)
+}
+
 /// Attributes of files that were read are asked for one by one at first, and then, as soon as the
 /// kernel has dropped the listings, come with new ones.
 #[test]
@@ -427,13 +439,7 @@ fn directories_whose_files_were_read_are_listed_again() {
         return;
     }
     let _caches = caches_are_kept();
-    let mut place = Place::mounted("64M", "durability=0");
-    let dir = place.at("d");
-    fs::create_dir(&dir).unwrap();
-    make_directories(&dir);
-    place.remount("durability=0");
-    list(&dir);
-    each(&dir, |path| read_entries(path, ENTRIES));
+    let (place, dir) = listed_and_read("durability=0");
     let mut before = settled(&place);
     let mut sent = |n| {
         list_one(&file(&dir, n));
@@ -460,13 +466,7 @@ fn read_only_mounts_keep_their_listings() {
         return;
     }
     let _caches = caches_are_kept();
-    let mut place = Place::mounted("64M", "durability=0");
-    let dir = place.at("d");
-    fs::create_dir(&dir).unwrap();
-    make_directories(&dir);
-    place.remount("ro");
-    list(&dir);
-    each(&dir, |path| read_entries(path, ENTRIES));
+    let (place, dir) = listed_and_read("ro");
     let before = settled(&place);
     list(&dir);
     assert_eq!(settled(&place), before);
