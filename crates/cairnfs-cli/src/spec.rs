@@ -1,4 +1,4 @@
-//! `VOLUME:PATH` arguments, which name a file inside a volume, and `VOLUME@NAME:PATH`, in one of its
+//! `VOLUME:PATH` arguments, which name a file inside a volume, and `VOLUME@NAME:/PATH`, in one of its
 //! branches or snapshots.
 //!
 //! The rules, in this order:
@@ -38,7 +38,7 @@ pub struct VolumePath {
 
 impl VolumePath {
     /// Parses an argument that must name a volume, with or without the rest:
-    /// `VOLUME[@NAME][:PATH]`.
+    /// `VOLUME[:PATH]` or `VOLUME@NAME[:/PATH]`.
     ///
     /// # Errors
     /// The named file or device does not exist, or is in a mount whose daemon is gone.

@@ -78,8 +78,8 @@ impl Open {
         let path = &place.volume;
         let meta = path.metadata().explain(shown(path))?;
         let id = (meta.dev(), meta.ino());
-        let mut of_volume = self.volumes.iter().filter(|(known, _)| *known == id);
-        let volume = match of_volume.next() {
+        let of_volume = self.volumes.iter().find(|(known, _)| *known == id);
+        let volume = match of_volume {
             Some((_, open)) => open.at(place.reference.as_deref(), access)?,
             None => Volume::open(place, access)?,
         };
