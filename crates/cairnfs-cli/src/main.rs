@@ -4,6 +4,11 @@
 //! `mount.cairnfs`, `mkfs.cairnfs` or `fsck.cairnfs`, the program is the helper of mount(8),
 //! mkfs(8) and fsck(8); as `umount.cairnfs` or `umount.fuse.cairnfs`, the helper of umount(8).
 
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
+#[macro_use]
+mod say;
+
 mod cmd;
 mod daemon;
 mod failure;
@@ -92,13 +97,13 @@ enum Command {
 fn main() -> ExitCode {
     memory::set_up();
     if let Err(why) = survive_size_limits() {
-        eprintln!("cairnfs: {why}");
+        say!("cairnfs: {why}");
         return ExitCode::from(1);
     }
     let args = match translate(std::env::args_os().collect()) {
         Ok(args) => args,
         Err(why) => {
-            eprintln!("cairnfs: {why}");
+            say!("cairnfs: {why}");
             return ExitCode::from(1);
         }
     };

@@ -262,12 +262,12 @@ impl Progress {
 
     /// Prints a message on standard error, above the bar.
     pub fn note(&self, text: &str) {
-        self.bar.suspend(|| eprintln!("cairnfs: {text}"));
+        self.bar.suspend(|| say!("cairnfs: {text}"));
     }
 
     /// Prints a hint below a message.
     pub fn hint(&self, text: &str) {
-        self.bar.suspend(|| eprintln!("  {text}"));
+        self.bar.suspend(|| say!("  {text}"));
     }
 }
 

@@ -14,7 +14,7 @@ pub(crate) mod notifying;
 
 use std::ffi::OsString;
 use std::fs;
-use std::io;
+use std::io::{self, Write};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -91,11 +91,14 @@ pub fn perform(word: &str, dir: &Path, device: &str) -> u8 {
     };
     match done {
         Ok(told) => {
-            told.into_iter().for_each(|told| println!("{told}"));
+            // Whoever asked may be gone.
+            if let Some(told) = told {
+                let _ = writeln!(io::stdout(), "{told}");
+            }
             0
         }
         Err(error) => {
-            eprintln!("{error}");
+            let _ = writeln!(io::stderr(), "{error}");
             match error.kind() {
                 io::ErrorKind::ResourceBusy => BUSY,
                 _ => 1,

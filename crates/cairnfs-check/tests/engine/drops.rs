@@ -122,10 +122,10 @@ fn workers_free_what_a_killed_process_left() {
     kill(fs);
     assert_sound(&*device, "killed");
     let fs = open_with(&device, &options(true));
-    while names(&fs).len() > 1 {
+    // The file's blocks get free with the merge that follows, as they were removed while shared.
+    while names(&fs).len() > 1 || fs.statfs().free < free + 90 {
         std::thread::yield_now();
     }
-    assert!(fs.statfs().free >= free + 90);
     fs.close().unwrap();
     assert_sound(&*device, "closed");
 }

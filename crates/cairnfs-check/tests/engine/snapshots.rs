@@ -331,6 +331,46 @@ fn full_volume_with_snapshot_allows_removals() {
     assert!(kept.len() > files as usize);
 }
 
+/// What a head keeps for copies of nodes that it inherits is the same after an opening: nodes that
+/// were copied before are its own. So files can be removed on a full volume then, too.
+#[test]
+fn full_volume_with_snapshot_allows_removals_when_opened_again() {
+    for (kills, files) in [(false, 2000), (true, 2000), (true, 5000)] {
+        let device = fresh(64 * MIB);
+        let fs = open(&device);
+        let v = volume(&fs);
+        let name = |n: u32| format!("file-{n}");
+        (0..files).for_each(|n| v.write(name(n), "small").unwrap());
+        v.snapshot("s").unwrap();
+        // Each leaf is copied.
+        (0..files).for_each(|n| v.write(name(n), "other").unwrap());
+        fs.merge().unwrap();
+        for (rest, len) in [("rest", 65_536), ("more", 4096), ("last", 1)] {
+            let mut rest = v.create_file(rest).unwrap();
+            while std::io::Write::write_all(&mut rest, &vec![9; len]).is_ok() {}
+        }
+        fs.sync().unwrap();
+        v.remove_file(name(1)).unwrap();
+        let open_file = v.open_with(name(2), OpenOptions::new().read(true)).unwrap();
+        v.remove_file(name(2)).unwrap();
+        fs.sync().unwrap();
+        if kills {
+            std::mem::forget((v, open_file));
+            kill(fs);
+        } else {
+            drop(open_file);
+            fs.close().unwrap();
+        }
+        let fs = open(&device);
+        let v = volume(&fs);
+        v.remove_file("rest").unwrap();
+        (3..files).for_each(|n| v.remove_file(name(n)).unwrap());
+        fs.close().unwrap();
+        assert_sound(&*device, "closed");
+        assert!(of_snapshot(&device, "s").unwrap().len() >= files as usize);
+    }
+}
+
 /// A generator of numbers that are the same in each run.
 pub struct Numbers(pub u64);
 

@@ -82,7 +82,7 @@ struct JsonFinding {
 /// Runs the command.
 pub fn run(args: Args) -> Result<ExitCode, AnyError> {
     if args.y || args.p || args.a {
-        eprintln!("cairnfs: -y, -p and -a are accepted, but nothing is repaired");
+        say!("cairnfs: -y, -p and -a are accepted, but nothing is repaired");
     }
     let report = examine(&args)?;
     let clean = report.findings.is_empty();

@@ -164,7 +164,7 @@ impl Created {
 impl Drop for Created {
     fn drop(&mut self) {
         if !self.kept && std::fs::remove_file(&self.path).is_ok() {
-            eprintln!("cairnfs: {}: removed again", shown(&self.path));
+            say!("cairnfs: {}: removed again", shown(&self.path));
         }
     }
 }
@@ -267,9 +267,9 @@ pub fn finish(
     stdout_taken: bool,
 ) -> Result<ExitCode, AnyError> {
     match (json, stdout_taken) {
-        (true, true) => eprintln!("{}", serde_json::to_string(summary)?),
+        (true, true) => say!("{}", serde_json::to_string(summary)?),
         (true, false) => output::json(summary)?,
-        (false, _) if !quiet => eprintln!("{what} {}", summary.text()),
+        (false, _) if !quiet => say!("{what} {}", summary.text()),
         _ => {}
     }
     Ok(ExitCode::from(u8::from(summary.failed > 0)))

@@ -146,7 +146,7 @@ pub fn warn_of_little_room(command: &str, volume: &Path, chosen: bool) {
     let room = too_little_room(volume).filter(|room| !chosen || room.free < LITTLE);
     if let Some(room) = room {
         let warning = room.warning(&volume.display());
-        eprintln!("cairnfs {command}: warning: {warning}");
+        say!("cairnfs {command}: warning: {warning}");
     }
 }
 

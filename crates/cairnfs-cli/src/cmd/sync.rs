@@ -62,7 +62,7 @@ pub fn run(args: Args) -> Result<ExitCode, AnyError> {
     }
     let synced = daemon::sync(&args.dir, args.timeout).map_err(|e| e.about(&args.dir))?;
     for text in [synced.refused, synced.displaced].into_iter().flatten() {
-        eprintln!("cairnfs sync: warning: {text}");
+        say!("cairnfs sync: warning: {text}");
     }
     match args.backup {
         true => verbs::run(&Verb::Ship(Ship::of(&args.dir)?)),

@@ -98,7 +98,7 @@ pub fn run(args: Args) -> Result<ExitCode, Box<dyn Error>> {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(text) => {
             if !text.is_empty() {
-                eprintln!("cairnfs umount: {text}");
+                say!("cairnfs umount: {text}");
             }
             Ok(ExitCode::from(EXIT_UMOUNT))
         }
@@ -184,14 +184,14 @@ fn umount(args: &Args) -> Result<(), String> {
     let displaced = before.as_ref().and_then(Status::displaced);
     let displaced = displaced.map(|text| show_bytes(text.as_bytes()));
     for text in [refused, displaced].into_iter().flatten() {
-        eprintln!("cairnfs umount: warning: {text}");
+        say!("cairnfs umount: warning: {text}");
     }
     let lock = lock.unwrap_or_else(|| open(&volume, file));
     let closed = match lock {
         _ if is_moment(&entry) || stays_open(&dir, &entry) => Ok(()),
         _ if watch.is_none() && serves_another(&dir, &volume) => Ok(()),
         Err(e) if e.kind() == io::ErrorKind::NotFound => {
-            eprintln!(
+            say!(
                 "cairnfs umount: note: {} was deleted or replaced, or cannot be seen from here: not \
                  waited for",
                 shown(&volume)
@@ -309,7 +309,7 @@ fn stays_open(dir: &Path, entry: &MountEntry) -> bool {
     let Some(other @ Elsewhere { process: None, .. }) = elsewhere::of(entry) else {
         return false;
     };
-    eprintln!(
+    say!(
         "cairnfs umount: note: {} is unmounted; the volume stays open: it is mounted {other}, too",
         shown(dir)
     );
@@ -323,7 +323,7 @@ fn serves_another(dir: &Path, volume: &Path) -> bool {
     let Some(other) = others.first() else {
         return false;
     };
-    eprintln!(
+    say!(
         "cairnfs umount: note: {} is unmounted; the volume stays open: it is mounted on {}, too; the \
          daemon cannot be asked from here whether everything is durable",
         shown(dir),
@@ -399,7 +399,7 @@ fn wait_until_closed(
             Some((pid, _)) => format!("the daemon (pid {pid})"),
             None => "the daemon".into(),
         };
-        eprintln!(
+        say!(
             "cairnfs umount: waiting for {daemon} to close {}: {}",
             shown(volume),
             still_open(entry)
@@ -410,7 +410,7 @@ fn wait_until_closed(
         Ok(Waited::Apart(durable)) => durable.map_err(Open::NotDurable),
         Ok(Waited::Locked(locked, warning)) => {
             if let Some(text) = warning {
-                eprintln!("cairnfs umount: warning: {}", show_bytes(text.as_bytes()));
+                say!("cairnfs umount: warning: {}", show_bytes(text.as_bytes()));
             }
             locked.map_err(|e| cannot_tell(&e))
         }

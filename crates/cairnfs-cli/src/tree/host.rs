@@ -8,11 +8,12 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
+use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use cairnfs::types::{FileKind, Time};
 use rustix::fs::{AtFlags, Mode, OFlags, RawDir, SeekFrom, Stat};
@@ -34,6 +35,19 @@ pub struct HostSource {
     current: Option<HostEntry>,
 }
 
+/// Why a path is not resolved: it may lead to what has no path itself, such as the pipe that is
+/// standard input.
+fn nameless(path: &Path, error: io::Error) -> Result<PathBuf, Failure> {
+    match path.metadata() {
+        Ok(meta) if !meta.is_dir() && error.kind() == io::ErrorKind::NotFound => Err(Failure::new(
+            shown(path),
+            "has no name of its own: a pipe or socket",
+        )
+        .hint("copy a file, or an archive: ... | cairnfs import /dev/stdin VOLUME")),
+        _ => Err(error).explain(shown(path)),
+    }
+}
+
 /// The current entry; opened at the first use of its contents.
 struct HostEntry {
     name: Vec<u8>,
@@ -52,7 +66,7 @@ impl HostSource {
         let leads_on =
             bytes.ends_with(b"/") || bytes.ends_with(b"/.") || path.file_name().is_none();
         let resolved = match follow || leads_on {
-            true => path.canonicalize().explain(shown(path))?,
+            true => path.canonicalize().or_else(|e| nameless(path, e))?,
             false => path.to_owned(),
         };
         let (above, name) = match (resolved.parent(), resolved.file_name()) {

@@ -87,6 +87,26 @@ fn names_are_those_of_git() {
     );
 }
 
+/// A file that changed under all of its names is told where it is looked for.
+#[test]
+fn change_under_several_names_is_told_below_each() {
+    let p = Place::with_volume();
+    let volume = Volume::open(p.path("v.img")).unwrap();
+    volume.create_dir("p").unwrap();
+    volume.create_dir("q").unwrap();
+    volume.write("p/f", "old\n").unwrap();
+    volume.hard_link("p/f", "q/g").unwrap();
+    volume.snapshot("a").unwrap();
+    volume.write("q/g", "new\n").unwrap();
+    volume.close().unwrap();
+    for (place, name) in [("p", "p/f"), ("q", "q/g"), ("p/f", "p/f"), ("q/g", "q/g")] {
+        let names = shown(&p, &["--name-status", place]);
+        assert_eq!(names, format!("M\t{name}\n"));
+        let patch = shown(&p, &["-p", place]);
+        assert!(patch.contains(&format!("+++ b/{name}\n")), "{patch}");
+    }
+}
+
 /// Each name of a file with several is told, and of a renamed file how much was kept.
 #[test]
 fn names_of_links_and_renames_are_told() {

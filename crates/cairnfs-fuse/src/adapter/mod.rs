@@ -26,7 +26,7 @@ use cairnfs_transport::request::{
 use cairnfs_transport::{Attempt, Errno, Header, Job, Offer, RING_DEPTH, Server, Wanted};
 
 use crate::control;
-use crate::convert::{set_time, type_bits, wire_time};
+use crate::convert::{Refusal, set_time, type_bits, wire_time};
 use crate::door::Purpose;
 use crate::ending::End;
 use crate::messages::{Operation, uncounted};
@@ -34,6 +34,7 @@ use crate::negotiate;
 use crate::ops::{Caller, NewEntry, Ops, caught};
 use crate::options::{MountOptions, WriteMode};
 use crate::syncs::Syncs;
+use crate::trees::STALE;
 use crate::waiting::Waiting;
 
 pub use notices::Notices;
@@ -276,8 +277,14 @@ impl Server for Adapter {
 
     fn mknod(&self, from: &Header, new: &NewNode<'_>, reply: ReplyEntry) {
         self.ops.received(Operation::Mknod);
+        // The kernel asks for names that it takes for free: if one exists, a publish or restore has
+        // brought it since. On ESTALE it looks again, so an open(2) without O_EXCL opens the file.
         let outcome = guarded(&self.ops, "mknod", from.ino, || {
-            self.ops.mknod(new_entry(from, new), u64::from(new.rdev))
+            let made = self.ops.mknod(new_entry(from, new), u64::from(new.rdev));
+            made.map_err(|refusal| match refusal {
+                Refusal(libc::EEXIST) => STALE,
+                other => other,
+            })
         });
         reply_entry(reply, outcome);
     }

@@ -93,6 +93,7 @@ impl Ops {
         }
         if name == acl::ACCESS {
             // A renewal could have the kernel decide by the old mode, without the list.
+            let _no_renewal = self.without_renewals()?;
             self.listings.forgotten(node);
             return self.on(node, |place| {
                 let forget = || self.forget_attributes(node);

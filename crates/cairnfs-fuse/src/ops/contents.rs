@@ -236,19 +236,22 @@ impl Ops {
             Ok(root) => root,
             Err(_) => return Vec::new(),
         };
-        let mut batch = Vec::new();
+        let (mut batch, mut again) = (Vec::new(), Vec::new());
         for at in some {
             let Some(request) = requests.get(at) else {
                 continue;
             };
-            let place = self.trees.place(request.ino);
-            if let Some(place) = place.ok().filter(|place| Arc::ptr_eq(&place.fs, &root.fs)) {
-                let ino = place.ino;
-                batch.push((at, FsyncRequest { ino, ..*request }));
+            match self.trees.place(request.ino) {
+                Ok(place) if Arc::ptr_eq(&place.fs, &root.fs) => {
+                    let ino = place.ino;
+                    batch.push((at, FsyncRequest { ino, ..*request }));
+                }
+                // Another tree is mounted since.
+                Ok(place) if place.mounted => again.push(at),
+                _ => {}
             }
         }
         let (at, batch): (Vec<usize>, Vec<FsyncRequest>) = batch.into_iter().unzip();
-        let mut again = Vec::new();
         for (at, synced) in at.into_iter().zip(root.fs.fsync_each(&batch)) {
             let synced = synced.map_err(Refusal::from);
             if synced == Err(STALE) && self.trees.is_superseded(&root) == Ok(true) {

@@ -23,7 +23,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use cairnfs::device::waiting::Waits;
+use cairnfs::device::waiting::{self, Waits};
 use cairnfs::fs::FileSystem;
 use cairnfs::types::Attr;
 use cairnfs_transport::Asker;
@@ -288,10 +288,17 @@ impl Ops {
         self.listings.end_renewal();
     }
 
-    /// Keeps renewals of listings from beginning. One whose notification waits for long has reached the
-    /// kernel's attributes already.
-    fn without_renewals(&self) -> Option<MutexGuard<'_, ()>> {
-        self.renewing.try_lock_for(RENEWAL_MAX)
+    /// Keeps renewals of listings from beginning; waits for one that runs. One whose notification waits
+    /// for long has reached the kernel's attributes already.
+    ///
+    /// # Errors
+    /// The thread must not wait.
+    fn without_renewals(&self) -> Outcome<Option<MutexGuard<'_, ()>>> {
+        if let Some(held) = self.renewing.try_lock() {
+            return Ok(Some(held));
+        }
+        waiting::before()?;
+        Ok(self.renewing.try_lock_for(RENEWAL_MAX))
     }
 
     /// Makes the kernel write back a file's dirty pages from byte `offset` on and drop the clean

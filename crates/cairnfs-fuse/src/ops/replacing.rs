@@ -60,7 +60,8 @@ impl Ops {
         change: impl FnOnce() -> R,
         is_free: impl FnOnce(u32) -> bool,
     ) -> (R, Result<(), Error>) {
-        let _no_renewal = self.without_renewals();
+        // The thread may wait.
+        let _no_renewal = self.without_renewals().ok();
         let replacement = self.trees.begin();
         let branch = self.branch();
         let result = change();

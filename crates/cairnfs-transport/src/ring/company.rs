@@ -14,6 +14,11 @@ use std::time::{Duration, Instant};
 
 use crossbeam_utils::CachePadded;
 
+/// How long a ring goes on polling behind the last message of the other one. A client that unpacks or
+/// reads files computes for longer than a poll between two messages now and then, and moves if the
+/// other processor is idle when it gets its reply.
+pub(super) const STAY: Duration = Duration::from_micros(100);
+
 /// If others take more than half of a processor for so long, they need it. A look after which nobody
 /// else ran takes less than [`BRIEF`].
 const WINDOW: Duration = Duration::from_millis(2);

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::company::Companion;
+use super::company::{Companion, STAY};
 use super::instance::{Command, Completion, Instance, Wait};
 use super::late::{Late, Request};
 use super::outbox::{Done, Outbox};
@@ -310,18 +310,22 @@ impl<I: Instance> Ring<I> {
         let mut now = Instant::now();
         let mut until = now + POLL;
         self.companion.begin(now);
-        while now < until {
+        loop {
             if !self.is_idle() {
                 return Ok(Found::Request);
             }
             if !self.outbox.is_empty() || self.respite.is_due(now, self.late.is_owed()) {
                 return Ok(Found::Other);
             }
+            // Looked at last after the client had run, however long that took.
+            if now >= until {
+                break;
+            }
             // The client may run on this processor, and cannot while this thread does.
             thread::yield_now();
             now = Instant::now();
             if self.companion.is_wanted(now) {
-                until = now + POLL;
+                until = now + STAY;
             }
         }
         Ok(match self.companion.has_paid() {

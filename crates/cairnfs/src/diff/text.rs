@@ -3,6 +3,8 @@
 //! Uses nothing of the crate but the names of files. Contents are compared by lines, as bytes; what
 //! has a NUL, or is too long, is not compared as text.
 
+use std::io::Write;
+
 use similar::{Algorithm, TextDiff};
 
 /// Most bytes of a file that is compared as text.
@@ -10,6 +12,9 @@ pub const MOST_TEXT: usize = 16 << 20;
 
 /// Lines of context around a change.
 const CONTEXT: usize = 3;
+
+/// Behind a last line that no newline ends.
+const NO_NEWLINE: &[u8] = b"\n\\ No newline at end of file\n";
 
 /// Whether contents are compared as text: no NUL, and not longer than [`MOST_TEXT`].
 pub fn is_text(contents: &[u8]) -> bool {
@@ -26,17 +31,25 @@ pub fn unified<N: AsRef<[u8]> + ?Sized>(
     if !is_text(old) || !is_text(new) {
         return None;
     }
+    let lines = |text| -> Vec<&[u8]> { <[u8]>::split_inclusive(text, |b| *b == b'\n').collect() };
+    // The crate would also end a line at a lone carriage return, which `diff` and `patch` do not.
     let diff = TextDiff::configure()
         .algorithm(Algorithm::Histogram)
-        .diff_lines(old, new);
+        .diff_slices(&lines(old), &lines(new));
     let mut out = Vec::new();
     for hunk in diff.unified_diff().context_radius(CONTEXT).iter_hunks() {
         if out.is_empty() {
             let (old, new) = (names.0.as_ref(), names.1.as_ref());
             out.extend_from_slice(&[b"--- ", old, b"\n+++ ", new, b"\n"].concat());
         }
-        // Hunk by hunk: written as a whole, bytes that are not UTF-8 would be replaced.
-        hunk.to_writer(&mut out).ok()?;
+        writeln!(out, "{}", hunk.header()).ok()?;
+        for change in hunk.iter_changes() {
+            write!(out, "{}", change.tag()).ok()?;
+            out.extend_from_slice(change.value());
+            if !change.value().ends_with(b"\n") {
+                out.extend_from_slice(NO_NEWLINE);
+            }
+        }
     }
     Some(out)
 }

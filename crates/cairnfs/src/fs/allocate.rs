@@ -251,8 +251,8 @@ impl FileSystem {
             Some(last) if old.len() == TRUNCATION_STEP => last.end().min(to),
             _ => to,
         };
-        change.touch(self, attrs_mut(&mut state)?);
         let mut commit = self.commit()?;
+        change.touch(self, attrs_mut(&mut state)?);
         self.replace(
             &mut commit,
             inode,
@@ -381,6 +381,7 @@ impl FileSystem {
                     }
                     placed => placed.map_or(end, |e| e.at) - at,
                 };
+                let mut commit = self.commit()?;
                 let run = self
                     .core()
                     .space()
@@ -389,7 +390,6 @@ impl FileSystem {
                 *left = left.saturating_sub(run.len);
                 goal = run.start + run.len;
                 change.touch(self, attrs_mut(&mut state)?);
-                let mut commit = self.commit()?;
                 let new = smallvec![Extent::unwritten(at, run.start, run.len)];
                 let range = (at, at + run.len);
                 let waiting = state.pages.dirty.range(range.0..range.1).count();

@@ -152,8 +152,8 @@ impl FileSystem {
                 room = logged;
                 continue;
             }
-            self.apply(attrs_mut(&mut state)?, set);
             let mut commit = self.commit()?;
+            self.apply(attrs_mut(&mut state)?, set);
             if let Some(follower) = follower {
                 self.put_follower(&mut commit, inode, &mut state, follower);
             }

@@ -331,11 +331,11 @@ impl FileSystem {
         let kind = made.mode & S_IFMT;
         made.set_size(target.len() as u64);
         let is_dir = made.is_dir();
-        change_dir(attrs_mut(&mut dir_state)?, now, i64::from(is_dir))?;
         let child = Arc::new(Inode::born(ino, made));
         let mut child_state = child.write();
-        self.items().table().insert(child.clone());
         let mut commit = self.commit()?;
+        change_dir(attrs_mut(&mut dir_state)?, now, i64::from(is_dir))?;
+        self.items().table().insert(child.clone());
         self.put_entry(
             &mut commit,
             dir,
@@ -465,8 +465,8 @@ impl FileSystem {
         let child = Arc::new(Inode::born(ino, made));
         let mut state = child.write();
         state.nameless = true;
-        self.items().table().insert(child.clone());
         let mut commit = self.commit()?;
+        self.items().table().insert(child.clone());
         self.put_orphan(
             &mut commit,
             &child,
@@ -520,6 +520,7 @@ impl FileSystem {
         may_add_entry(locked.attrs(&dir)?.flags)?;
         may_change(locked.attrs(&inode)?.flags)?;
         let now = self.core().now();
+        let mut commit = self.commit()?;
         let linked = locked.attrs(&inode)?;
         let was_orphan = linked.nlink == 0;
         linked.nlink += 1;
@@ -527,7 +528,6 @@ impl FileSystem {
         linked.parent = dir.ino;
         let kind = linked.mode & S_IFMT;
         change_dir(locked.attrs(&dir)?, now, 0)?;
-        let mut commit = self.commit()?;
         let state = locked.state(&dir)?;
         let entry = DirEntryRef { ino, kind, name };
         self.put_entry(&mut commit, &dir, state, hash, (&entry, &inode))?;

@@ -37,8 +37,8 @@ impl FileSystem {
         let inode = self.inode(ino)?;
         let reservation = self.reserve(Need::items(1, INODE_LEN, 0))?;
         let mut state = inode.write();
-        attrs_mut(&mut state)?.btime = time;
         let mut commit = self.commit()?;
+        attrs_mut(&mut state)?.btime = time;
         commit.put_inode(&inode, &mut state);
         let receipt = commit.finish(reservation);
         drop(state);

@@ -101,17 +101,19 @@ impl FileSystem {
     }
 
     /// Removes or truncates the orphans that a crash, a kill or a fork left in this root, unless
-    /// that was done since the root was opened.
+    /// that was done since the root was opened. Those for whose removal there is no space stay for the
+    /// next opening: no name leads to them, and space is freed in a root that is open.
     pub(super) fn settle_orphans(&self) -> Result<()> {
         let mut done = self.root.orphans.done.lock();
         if !*done && !self.is_read_only() {
-            self.finish_orphans()?;
+            *done = self.finish_orphans()?;
         }
-        *done = true;
         Ok(())
     }
 
-    fn finish_orphans(&self) -> Result<()> {
+    /// Returns whether none is left.
+    fn finish_orphans(&self) -> Result<bool> {
+        let mut all = true;
         for ino in self.items().orphans()? {
             let inode = match self.items().inode(ino) {
                 Ok(inode) => inode,
@@ -125,11 +127,17 @@ impl FileSystem {
                 item.map(|_| attrs(&state).map(|a| a.nlink)).transpose()?
             };
             match links {
-                Some(0) => self.reap(&inode)?,
+                Some(0) => match self.reap(&inode) {
+                    Err(error @ (Error::NoSpace | Error::HeldByRoots | Error::HostFull { .. })) => {
+                        tracing::warn!(ino, %error, "removing an unlinked inode was put off");
+                        all = false;
+                    }
+                    reaped => reaped?,
+                },
                 Some(_) => self.finish_truncate(&inode)?,
                 None => {}
             }
         }
-        Ok(())
+        Ok(all)
     }
 }

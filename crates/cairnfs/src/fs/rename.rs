@@ -257,8 +257,6 @@ impl FileSystem {
             // A refusal must leave the first directory unchanged.
             links_with(locked.attrs(&to.dir)?, at_to)?;
         }
-        change_dir(locked.attrs(&from.dir)?, now, at_from)?;
-        change_dir(locked.attrs(&to.dir)?, now, at_to)?;
         let whiteout = match owner {
             Some(owner) => Some(self.new_whiteout(&mut locked, from, owner, now)?),
             None => None,
@@ -266,6 +264,8 @@ impl FileSystem {
         // No other thread can reach it, so this does not wait.
         let mut whiteout = whiteout.as_ref().map(|inode| (inode, inode.write()));
         let mut commit = self.commit()?;
+        change_dir(locked.attrs(&from.dir)?, now, at_from)?;
+        change_dir(locked.attrs(&to.dir)?, now, at_to)?;
         let in_place = from.dir.ino == to.dir.ino && target.is_none() && whiteout.is_none();
         let over = match &replaced {
             Some((t, entry)) => Some((to.hash, *t, entry)),

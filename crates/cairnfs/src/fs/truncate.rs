@@ -214,6 +214,7 @@ impl FileSystem {
         let end = dirty.last_key_value().map_or(0, |(last, _)| last + 1);
         let dropped = dirty.range(first..).map(|(block, _)| *block);
         let unplaced = self.unplaced(inode, &state, (first, end), dropped)?;
+        let mut commit = self.commit()?;
         state.pages.sub_unplaced(unplaced);
         self.drop_pages(&mut state, first);
         if let Some(page) = state.pages.dirty.get_mut(&(size / BLOCK))
@@ -228,7 +229,6 @@ impl FileSystem {
         self.apply_resized(a, set);
         let disk_size = a.disk_size;
         self.adjust_delayed(&mut state, Delayed::default(), 0);
-        let mut commit = self.commit()?;
         self.shrink_inline(&mut commit, inode, &mut state, inline, disk_size);
         self.replace(
             &mut commit,

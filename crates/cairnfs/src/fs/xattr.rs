@@ -352,12 +352,13 @@ impl FileSystem {
                 Some(sought) => Some(New::Shared(sought.intern())),
                 None => value.map(New::Own),
             };
+            let commit = self.commit()?;
             count_attribute(&mut state, at, (found.existed, value.is_some()))?;
             let attrs = attrs_mut(&mut state)?;
             attrs.ctime = self.core().now();
             also(attrs);
-            let receipt =
-                self.commit_xattr(inode, &mut state, at, (new.as_ref(), found), reservation)?;
+            let item = (new.as_ref(), found);
+            let receipt = commit_xattr(commit, (inode, &mut state), at, item, reservation);
             drop(state);
             return self.core().throttle(receipt);
         }
@@ -406,28 +407,6 @@ impl FileSystem {
         Ok(item)
     }
 
-    /// Commits an item: the other attributes with the name's hash, then the new attribute.
-    fn commit_xattr(
-        &self,
-        inode: &Arc<Inode>,
-        state: &mut InodeState,
-        (hash, name): Name<'_>,
-        (new, found): (Option<&New<'_>>, Found),
-        reservation: Reservation<'_>,
-    ) -> Result<Receipt> {
-        let (existed, (others, below)) = (found.existed, found.parts());
-        let mut commit = self.commit()?;
-        let mut changes = commit.of(inode, state);
-        match new {
-            None if !existed => {}
-            None if others.is_empty() => changes.delete(Kind::Xattr, hash, &[], below),
-            new => put_item(&mut changes, (hash, below), (name, new, others)),
-        }
-        changes.put_inode();
-        drop(changes);
-        Ok(commit.finish(reservation))
-    }
-
     /// The names of all valid attributes, each followed by NUL.
     ///
     /// # Errors
@@ -448,6 +427,26 @@ impl FileSystem {
             })?;
         Ok(names)
     }
+}
+
+/// Commits an item: the other attributes with the name's hash, then the new attribute.
+fn commit_xattr(
+    mut commit: Commit<'_>,
+    (inode, state): (&Arc<Inode>, &mut InodeState),
+    (hash, name): Name<'_>,
+    (new, found): (Option<&New<'_>>, Found),
+    reservation: Reservation<'_>,
+) -> Receipt {
+    let (existed, (others, below)) = (found.existed, found.parts());
+    let mut changes = commit.of(inode, state);
+    match new {
+        None if !existed => {}
+        None if others.is_empty() => changes.delete(Kind::Xattr, hash, &[], below),
+        new => put_item(&mut changes, (hash, below), (name, new, others)),
+    }
+    changes.put_inode();
+    drop(changes);
+    commit.finish(reservation)
 }
 
 /// Bytes of a name in a list of names.

@@ -1,14 +1,16 @@
 //! The comparison of two roots.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::diff::{Patches, Report};
+use crate::diff::{FilePath, FileTree, Name, Patches, Paths, Report};
 use crate::error::{Error, Result};
 use crate::fs::FileSystem;
 use crate::history::frozen::Frozen;
 use crate::history::lineage::common_ancestor;
+use crate::history::region::Region;
 use crate::history::{find, names_of};
 use crate::types::RootInfo;
 
@@ -61,6 +63,30 @@ impl Diff {
         Ok(found(&self.old)?.is_some() || found(&self.new)?.is_some())
     }
 
+    /// A path at or below one of `paths` of each of the files, given by inode number, that has one in the
+    /// new state. [`Self::report`] has one path only of a file that changed and keeps all of its names.
+    ///
+    /// # Errors
+    /// A damaged volume, the device's failure.
+    pub fn paths_below(
+        &self,
+        paths: &[&Path],
+        files: &BTreeSet<u64>,
+    ) -> Result<BTreeMap<u64, FilePath>> {
+        let tree = self.new.files(&self.fs);
+        let mut tops = BTreeMap::new();
+        for path in paths {
+            tops.extend(name_at(&tree, &names_of(path))?);
+        }
+        let mut region = Region::new(tree, tops)?;
+        let mut ways = Paths::new(tree);
+        let mut found = BTreeMap::new();
+        for (ino, name) in region.names(files)? {
+            found.insert(ino, ways.of(&name)?.into());
+        }
+        Ok(found)
+    }
+
     /// Differences of contents as patches, file by file.
     ///
     /// # Errors
@@ -69,6 +95,19 @@ impl Diff {
         let trees = (self.old.files(&self.fs), self.new.files(&self.fs));
         Patches::new(&self.report, trees, self.fs.core().data())
     }
+}
+
+/// The last of `names`, from the root directory on, with the inode that has it; `None` for the root
+/// directory, and where the tree has none.
+fn name_at(tree: &FileTree<'_>, names: &[&[u8]]) -> Result<Option<(Name, u64)>> {
+    let Some((name, above)) = names.split_last() else {
+        return Ok(None);
+    };
+    let (Some(dir), Some(ino)) = (tree.find(above)?, tree.find(names)?) else {
+        return Ok(None);
+    };
+    let name = name.to_vec();
+    Ok(Some((Name { dir, name }, ino)))
 }
 
 impl fmt::Debug for Diff {

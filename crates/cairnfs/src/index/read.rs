@@ -202,6 +202,34 @@ impl Index {
         counts.sum::<Result<u64>>().map(|below| below + 1)
     }
 
+    /// Number of nodes of a tree that are younger than the birth `older`. Reads interior ones of them only:
+    /// what is below an older node is older, too.
+    ///
+    /// # Errors
+    /// As [`Index::get_with`].
+    pub fn count_younger(&self, tree: &Tree, older: u64) -> Result<u64> {
+        match root_level(tree)? {
+            Some(level) => self.younger_below(&tree.ptr, level, &Bounds::default(), older),
+            None => Ok(0),
+        }
+    }
+
+    fn younger_below(&self, ptr: &RawPtr, level: u8, bounds: &Bounds, older: u64) -> Result<u64> {
+        if ptr.birth.get() <= older {
+            return Ok(0);
+        }
+        let Some(below) = level.checked_sub(1) else {
+            return Ok(1);
+        };
+        let node = self.load(ptr, level)?;
+        bounds.check(&node)?;
+        let counts = (0..node.len()).map(|i| {
+            let child = child(&node, i)?;
+            self.younger_below(&child, below, &bounds.of_child(&node, i), older)
+        });
+        counts.sum::<Result<u64>>().map(|below| below + 1)
+    }
+
     /// The path to the cell of `key`, or to where it would be inserted.
     fn descend(&self, tree: &Tree, key: &Key) -> Result<Option<Path>> {
         let Some(mut level) = root_level(tree)? else {

@@ -100,7 +100,8 @@ impl Core {
     }
 
     /// Begins to commit changes of the tree `items`. The caller holds the locks of all inodes it
-    /// will change, and takes no other inode lock before [`Commit::finish`].
+    /// will change, and takes no other inode lock before [`Commit::finish`]. It changes nothing in memory
+    /// before this returns: a frozen tree is read on, as it was.
     ///
     /// # Errors
     /// [`Error::Stale`] if the root is frozen: no change may come behind its boundary.

@@ -415,6 +415,12 @@ impl Copies {
         self.state.lock().units
     }
 
+    /// Whether units are missing: the space is in use.
+    pub fn lacks_units(&self, space: &Space) -> bool {
+        let state = self.state.lock();
+        state.units < state.wanted(space)
+    }
+
     /// Units charged, if a merge may free some of them: until it has taken a fork, nothing limits
     /// what the head is charged.
     pub fn charged(&self) -> u64 {

@@ -376,6 +376,15 @@ impl Core {
         Ok(nodes)
     }
 
+    /// Number of nodes that a root's tree in the index does not inherit. The caller has the lock of
+    /// merges, or no other thread uses the volume.
+    pub(super) fn own_nodes(&self, id: u32) -> Result<u64> {
+        let tree = self.roots.merged(id).map(|root| tree_of(&root.tree));
+        let tree = tree.unwrap_or_default();
+        self.index
+            .count_younger(&tree, self.roots.merged_inherited(id))
+    }
+
     /// A root as a head that begins to inherit the tree that the index has of it; of a root that the
     /// index lacks, the tree of its origin. The caller has the lock of merges, or no other thread
     /// uses the volume.

@@ -1,7 +1,9 @@
 //! Branches and snapshots of an open volume: independent trees with one cache, log and life.
 
 use std::collections::BTreeSet;
+use std::fs::Permissions;
 use std::io::ErrorKind;
+use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -300,6 +302,30 @@ fn replaced_branch_is_stale_for_open_handles() {
     );
     fails(main.remove_file("f"), ErrorKind::StaleNetworkFileHandle);
     fails(main.snapshot("s"), ErrorKind::StaleNetworkFileHandle);
+    // What is refused changes nothing of what is read on.
+    let seen = |name| {
+        let meta = main.metadata(name).unwrap();
+        let modified = meta.modified().unwrap();
+        (
+            meta.permissions().mode(),
+            meta.nlink(),
+            meta.changed().unwrap(),
+            modified,
+        )
+    };
+    let before = (seen("f"), seen("/"));
+    let refused = ErrorKind::StaleNetworkFileHandle;
+    fails(
+        main.set_permissions("f", Permissions::from_mode(0o7)),
+        refused,
+    );
+    fails(main.set_xattr("f", "user.x", b"x"), refused);
+    fails(main.hard_link("f", "h"), refused);
+    fails(main.rename("f", "r"), refused);
+    fails(main.create_dir("d"), refused);
+    fails(file.set_len(1), refused);
+    assert_eq!((seen("f"), seen("/")), before);
+    assert_eq!(main.read("f").unwrap(), b"before and appended");
     main.sync().unwrap();
     let kept = main.open_branch("main before").unwrap();
     assert!(kept.is_read_only());

@@ -192,7 +192,7 @@ fn cannot(failure: Failure) -> Failure {
 
 fn shell(args: &Args) -> Result<OsString, Failure> {
     if args.replay.is_none() && !args.json && io::stdin().is_terminal() {
-        eprintln!("What you do in this shell is tested when you leave it.");
+        say!("What you do in this shell is tested when you leave it.");
         return Ok(std::env::var_os("SHELL").unwrap_or_else(|| "/bin/sh".into()));
     }
     Err(

@@ -5,6 +5,7 @@ mod names;
 mod patch_colours;
 mod stat;
 
+use std::collections::BTreeSet;
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -127,8 +128,7 @@ pub fn perform(args: &Args, roots: &Roots<'_>) -> Result<u8, AnyError> {
     };
     let diff = states.compare(roots)?;
     states.check_paths(&diff)?;
-    let mut report = diff.report().clone();
-    report.files.retain(|file| is_wanted(file, &args.paths));
+    let report = states.wanted(&diff)?;
     states.write(roots, &diff, &report)?;
     let different = !report.files.is_empty();
     Ok(u8::from(different) * DIFFERENT)
@@ -187,6 +187,31 @@ impl States<'_> {
             }
         }
         Ok(())
+    }
+
+    /// The differences at and below the paths that were asked for. A file that changed under several
+    /// names is reported by one of these.
+    fn wanted(&self, diff: &Diff) -> Result<Report, Failure> {
+        let (mut report, paths) = (diff.report().clone(), &self.args.paths);
+        let is_elsewhere = |file: &&FileChange| {
+            let is_there = file.status != Status::Removed && file.kind != FileKind::Directory;
+            is_there && !is_wanted(file, paths)
+        };
+        let elsewhere = report.files.iter().filter(is_elsewhere);
+        let elsewhere: BTreeSet<u64> = elsewhere.map(|file| file.ino).collect();
+        let places: Vec<&Path> = paths.iter().map(PathBuf::as_path).collect();
+        let below = diff.paths_below(&places, &elsewhere);
+        let below = below.map_err(|e| self.failure(&e))?;
+        report.files.retain_mut(|file| match below.get(&file.ino) {
+            Some(path) if file.status != Status::Removed => {
+                if file.old_paths.is_empty() && file.new_paths.is_empty() {
+                    file.path = path.clone();
+                }
+                true
+            }
+            _ => is_wanted(file, paths),
+        });
+        Ok(report)
     }
 
     /// Writes the differences in the form that was asked for.

@@ -36,7 +36,7 @@ pub(super) fn join_or_start(
         || start(args, volume, dir),
     )?;
     if args.verbose {
-        eprintln!("mounted {} on {}", volume.display(), dir.display());
+        say!("mounted {} on {}", volume.display(), dir.display());
     }
     Ok(())
 }
@@ -71,7 +71,7 @@ pub(super) fn start_alone(args: &Args, volume: &Path, dir: &Path) -> Result<(), 
         Alone::Locked(why) => return Err(why),
     }
     if args.verbose {
-        eprintln!("mounted {} on {}", volume.display(), dir.display());
+        say!("mounted {} on {}", volume.display(), dir.display());
     }
     Ok(())
 }
@@ -109,7 +109,7 @@ fn ask(
         other => return not_served(other, call),
     }
     if args.log.is_some() {
-        eprintln!(
+        say!(
             "cairnfs mount: note: --log is not used: the daemon that serves {} has its own log",
             shown(volume)
         );

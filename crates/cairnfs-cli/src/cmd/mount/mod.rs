@@ -30,6 +30,7 @@ use crate::cmd::mkfs;
 use crate::daemon::{self, Cause, Refusal};
 use crate::failure::shown;
 use crate::inherited;
+use crate::say;
 use crate::size::human;
 
 /// mount(8): invalid arguments.
@@ -196,7 +197,7 @@ pub fn run(args: Args) -> Result<ExitCode, Box<dyn Error>> {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(Failure(code, text)) => {
             if !text.is_empty() {
-                eprintln!("cairnfs mount: {text}");
+                say!("cairnfs mount: {text}");
             }
             Ok(ExitCode::from(code))
         }
@@ -232,10 +233,10 @@ fn mount(args: &Args) -> Result<(), Failure> {
         serving::serve(args, &volume, &dir, &options)
     } else {
         if let Some(warning) = mkfs::outgrows(&volume).filter(|_| !options.read_only) {
-            eprintln!("cairnfs mount: warning: {warning}");
+            say!("cairnfs mount: warning: {warning}");
         }
         if let Some(warning) = carrier::doubt(&options) {
-            eprintln!("cairnfs mount: warning: {warning}");
+            say!("cairnfs mount: warning: {warning}");
         }
         note_access_times(&options);
         note_privileges(args, &options);
@@ -266,7 +267,7 @@ fn mount_moment(args: &Args, dir: &Path, mut options: MountOptions) -> Result<()
 /// Warns a caller that asks for access times: they are not kept.
 fn note_access_times(options: &MountOptions) {
     if options.access_times {
-        eprintln!(
+        say!(
             "cairnfs mount: note: reading does not change access times: the mount is noatime, \
              whatever its options"
         );
@@ -282,7 +283,7 @@ fn note_privileges(args: &Args, options: &MountOptions) {
         .map(|(word, _)| word)
         .collect();
     if !asked.is_empty() && !geteuid().is_root() {
-        eprintln!(
+        say!(
             "cairnfs mount: note: {} is for root only: the mount is nosuid,nodev",
             asked.join(",")
         );
@@ -292,12 +293,10 @@ fn note_privileges(args: &Args, options: &MountOptions) {
 /// Tells a caller which words about snapshots have no effect.
 fn note_snapshots(args: &Args, options: &MountOptions) {
     if options.snapshots.is_some() && options.read_only {
-        eprintln!("cairnfs mount: note: snapshots= has no effect on a read-only mount");
+        say!("cairnfs mount: note: snapshots= has no effect on a read-only mount");
     }
     if options.snapshots.is_none() && words(args).any(|word| word.starts_with("keep=")) {
-        eprintln!(
-            "cairnfs mount: note: keep= has no effect without snapshots=: no snapshots are made"
-        );
+        say!("cairnfs mount: note: keep= has no effect without snapshots=: no snapshots are made");
     }
 }
 
@@ -374,7 +373,7 @@ fn remount(args: &Args, path: &Path) -> Result<(), Failure> {
         )));
     }
     for word in words(args).filter(|word| MountOptions::is_kept_by_remount(word)) {
-        eprintln!("cairnfs mount: note: a remount does not change {word}");
+        say!("cairnfs mount: note: a remount does not change {word}");
     }
     note_access_times(&wanted);
     if args.fake {
@@ -391,7 +390,7 @@ fn remount(args: &Args, path: &Path) -> Result<(), Failure> {
         true => match daemon::sync(&dir, daemon::WAIT) {
             Ok(synced) => {
                 if let Some(text) = synced.refused {
-                    eprintln!("cairnfs mount: warning: {text}");
+                    say!("cairnfs mount: warning: {text}");
                 }
                 Ok(())
             }
@@ -433,15 +432,15 @@ fn make_volume(args: &Args) -> Result<(), Failure> {
         let percent = done.saturating_mul(100).checked_div(total).unwrap_or(100);
         if live && percent != last {
             last = percent;
-            eprint!("\rmaking volume {name}: {percent:3} %");
+            say::text(&format_args!("\rmaking volume {name}: {percent:3} %"));
         }
     };
     let made = cairnfs::fs::make(&args.volume, &options, &mut progress);
     if live {
-        eprint!("\r\x1b[K");
+        say::text(&"\r\x1b[K");
     }
     let made = made.map_err(|e| failed(format_args!("cannot make the volume {name}: {e}")))?;
-    eprintln!(
+    say!(
         "made volume {name} of {} (it takes space only as it fills)",
         readable(made.size)
     );

@@ -44,7 +44,7 @@ pub(super) fn serve(
     let fs = match opened {
         Err(opening::Unopened::InUse(why)) if args.detached => {
             // The command that has started this process decides what follows.
-            println!("{IN_USE}{why}");
+            let _ = writeln!(io::stdout(), "{IN_USE}{why}");
             return Err(failed(""));
         }
         other => other?,
@@ -136,6 +136,8 @@ fn start_log(args: &Args, volume: &Path) -> Result<(), String> {
         false => tracing::Level::INFO,
     };
     let log = tracing_subscriber::fmt().with_max_level(level);
+    // It would panic if standard error cannot be written either.
+    let log = log.log_internal_errors(false);
     match &args.log {
         Some(path) => {
             let file = OpenOptions::new()
@@ -166,7 +168,7 @@ fn announce(args: &Args, volume: &Path, dir: &Path) {
         tracing::warn!("cannot tell the service manager that the mount is live: {e}");
     }
     if !args.detached {
-        eprintln!(
+        say!(
             "mounted {} on {}; Ctrl-C unmounts",
             volume.display(),
             dir.display()

@@ -187,7 +187,7 @@ fn unanswered(args: &Args, why: &str, out: &mut dyn Write) -> Result<ExitCode, A
     if args.prometheus {
         prometheus::write_down(out, &args.dir)?;
     }
-    eprintln!("cairnfs: {why}");
+    say!("cairnfs: {why}");
     Ok(ExitCode::from(NO_ANSWER))
 }
 

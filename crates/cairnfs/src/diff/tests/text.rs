@@ -13,6 +13,15 @@ fn unified_diff_is_that_of_diff_u() {
 }
 
 #[test]
+fn lone_carriage_return_ends_no_line() {
+    let text = unified(("a", "b"), b"one\ntwo\n", b"one\rbar\ntwo\r").unwrap();
+    let expected = "--- a\n+++ b\n@@ -1,2 +1,2 @@\n-one\n-two\n+one\rbar\n+two\r\n\\ No newline at end of file\n";
+    assert_eq!(String::from_utf8(text).unwrap(), expected);
+    let text = unified(("a", "b"), b"one\r\n", b"one\n").unwrap();
+    assert!(text.ends_with(b"@@ -1 +1 @@\n-one\r\n+one\n"));
+}
+
+#[test]
 fn bytes_that_are_not_utf8_are_kept() {
     let text = unified(("a", "b"), b"\xff\xfe\n", b"\xff\xfd\n").unwrap();
     let has = |line: &[u8]| text.windows(line.len()).any(|w| w == line);

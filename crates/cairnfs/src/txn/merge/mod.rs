@@ -553,21 +553,33 @@ impl Merger {
         self.copies.put_back(&core.space, taken.units)
     }
 
-    /// Reserves copies for what the log has of all heads that inherit, after an opening.
+    /// Reserves copies for what the log has of all heads that inherit, after an opening. Without space
+    /// for copies of all nodes, those that the heads own are counted, which need none.
     ///
     /// # Errors
     /// A damaged bitmap or index.
     pub(super) fn reserve_copies(&self, core: &Core) -> Result<()> {
+        let mut heirs = Vec::new();
         for id in core.roots.merged_heads() {
             if core.roots.merged_inherited(id) > 0 {
                 let replayed = core
                     .heads
                     .get(id)
                     .map_or(0, |items| replayed_leaves(&items));
-                self.copies.has_inherited(&core.heir(id)?, replayed);
+                let heir = core.heir(id)?;
+                self.copies.has_inherited(&heir, replayed);
+                heirs.push(heir);
             }
         }
-        self.copies.put_back(&core.space, 0)
+        self.copies.put_back(&core.space, 0)?;
+        if self.copies.lacks_units(&core.space) {
+            for heir in heirs {
+                let inherited = heir.nodes.saturating_sub(core.own_nodes(heir.id)?);
+                self.copies.lower(&core.space, heir.id, inherited);
+            }
+            self.copies.put_back(&core.space, 0)?;
+        }
+        Ok(())
     }
 
     /// Brings all changes of the input into the index, and adds the data blocks that the index lost
