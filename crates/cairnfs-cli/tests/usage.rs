@@ -24,6 +24,28 @@ fn refused(args: &[&str], code: i32, says: &str) {
     assert!(out.stdout.is_empty(), "{args:?}");
 }
 
+/// A full disk below a log changes no exit code.
+#[test]
+fn standard_error_that_cannot_be_written_fails_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path().to_str().unwrap();
+    for (args, code) in [
+        (["umount", dir], 32),
+        (["stats", dir], 3),
+        (["sync", dir], 1),
+        (["check", "no-volume"], 8),
+    ] {
+        let full = std::fs::File::options().write(true).open("/dev/full");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_cairnfs"));
+        command
+            .args(args)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null());
+        let status = command.stderr(full.unwrap()).status().unwrap();
+        assert_eq!(status.code(), Some(code), "{args:?}");
+    }
+}
+
 #[test]
 fn help_and_version_succeed() {
     let help = cairnfs(&["--help"]);

@@ -4,8 +4,10 @@
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
+use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::branches::forked;
@@ -547,6 +549,40 @@ fn publish_and_restore_go_on_under_a_mounted_base() {
         assert_eq!(fs::read(place.at("f")).unwrap(), b"again");
         place.finish();
     }
+}
+
+/// A name that a restore brings back after a program was told that it is free is opened, not refused as
+/// existing.
+#[test]
+fn file_is_made_or_opened_beside_restores() {
+    if !able(&[]) {
+        return;
+    }
+    let mut place = forked();
+    place.mount("write=through");
+    let ended = AtomicBool::new(false);
+    std::thread::scope(|threads| {
+        let writer = threads.spawn(|| {
+            let (mut made, path) = (0_u64, place.at("f"));
+            while !ended.load(Ordering::Acquire) {
+                let mut file = File::options();
+                match file.write(true).create(true).truncate(false).open(&path) {
+                    Ok(_) => made += 1,
+                    // Two restores, one after the other.
+                    Err(e) if Errno::from_io_error(&e) == Some(Errno::STALE) => {}
+                    Err(e) => return Err(e),
+                }
+                let _ = fs::remove_file(&path);
+            }
+            Ok(made)
+        });
+        for _ in 0..40 {
+            place.ok(&["restore", "-q", "m", "monday"]);
+        }
+        ended.store(true, Ordering::Release);
+        assert!(writer.join().unwrap().unwrap() > 40);
+    });
+    place.finish();
 }
 
 /// A shell stays in a directory that is restored, and so does what it has open of a file in it that

@@ -27,7 +27,7 @@ pub use crate::index::{Difference, Differences, OldOnly};
 pub use changes::{Change, Changes};
 pub use delta::{InodeDelta, Item, Name, TreeDelta, Values};
 pub use patch::Patches;
-pub use paths::Paths;
+pub use paths::{Paths, name_at};
 pub use report::{AttributeChange, FileChange, FilePath, Report, Status, Summary, XattrChange};
 pub use same::same_contents;
 pub use text::{MOST_TEXT, is_text, unified};

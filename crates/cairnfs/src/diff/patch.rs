@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::diff::delta::Name;
 use crate::diff::moves::{Change, Move, taken_over};
-use crate::diff::paths::Paths;
+use crate::diff::paths::{Paths, name_at};
 use crate::diff::report::{FileChange, FilePath, Report, Status};
 use crate::diff::same::same_contents;
 use crate::diff::text::{MOST_TEXT, unified};
@@ -135,12 +135,16 @@ impl<'a> Patches<'a> {
     /// A name that a file has in both trees, as paths. Directories above may have been renamed.
     fn kept(&mut self, file: &FileChange) -> Result<Option<(Vec<u8>, Vec<u8>)>> {
         let ino = std::iter::once(file.ino);
-        // Of the side that has no other names, each name is in both trees.
-        let side = match file.new_paths.is_empty() {
-            true => &mut self.paths.1,
-            false => &mut self.paths.0,
+        let name = match (file.old_paths.is_empty(), file.new_paths.is_empty()) {
+            (true, true) => {
+                let names: Vec<&[u8]> = file.path.bytes.split(|b| *b == b'/').collect();
+                name_at(&self.trees.1, &names)?.map(|(name, _)| name)
+            }
+            // Of the side that has no other names, each name is in both trees.
+            (false, true) => self.paths.1.names(ino)?.remove(&file.ino),
+            (_, false) => self.paths.0.names(ino)?.remove(&file.ino),
         };
-        let Some(name) = side.names(ino)?.remove(&file.ino) else {
+        let Some(name) = name else {
             return Ok(None);
         };
         Ok(Some((self.paths.0.of(&name)?, self.paths.1.of(&name)?)))

@@ -219,6 +219,22 @@ impl Paths<'_> {
     }
 }
 
+/// The last of `names`, from the root directory on, with the inode that has it; `None` for the root
+/// directory, and where the tree has none.
+///
+/// # Errors
+/// A damaged volume, the device's failure.
+pub fn name_at(tree: &FileTree<'_>, names: &[&[u8]]) -> Result<Option<(Name, u64)>> {
+    let Some((name, above)) = names.split_last() else {
+        return Ok(None);
+    };
+    let (Some(dir), Some(ino)) = (tree.find(above)?, tree.find(names)?) else {
+        return Ok(None);
+    };
+    let name = name.to_vec();
+    Ok(Some((Name { dir, name }, ino)))
+}
+
 fn lost(ino: u64, expected: &str, found: &str) -> Error {
     let expected = format!("{expected} of inode {ino}");
     Error::corrupt(0, "path of an inode", expected, found)

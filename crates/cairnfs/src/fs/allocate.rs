@@ -125,7 +125,7 @@ impl FileSystem {
     fn step<'a>(&self, change: &Change<'a>) -> Result<MutexGuard<'a, ()>> {
         let inode = change.inode;
         let contents = inode.contents();
-        may_allocate(attrs(&inode.read())?.flags, change.what)?;
+        may_allocate(attrs(&inode.read())?, change.what, change.kill)?;
         self.resume_truncate(inode)?;
         Ok(contents)
     }

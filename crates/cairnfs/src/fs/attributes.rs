@@ -4,10 +4,10 @@ use std::cell::LazyCell;
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::format::item::{S_IFMT, S_ISGID, S_ISUID};
+use crate::format::item::S_IFMT;
 use crate::fs::FileSystem;
 use crate::fs::access::Follower;
-use crate::fs::flags::may_set;
+use crate::fs::flags::{killed, may_set};
 use crate::fs::locked::{attrs, attrs_mut};
 use crate::fs::observe::Call;
 use crate::fs::sizes::INODE_LEN;
@@ -16,23 +16,9 @@ use crate::inode::attrs::Attrs;
 use crate::txn::Need;
 use crate::types::{Attr, KillPrivileges, SetAttr, SetTime, Time};
 
-const GROUP_EXECUTES: u32 = 0o010;
-
-/// Clears set-id bits as a write does. Set-group-id is also cleared without group execute
-/// permission if the caller is not in the file's group.
+/// Clears set-id bits as a write does.
 pub(super) fn kill_privileges(attrs: &mut Attrs, kill: KillPrivileges) {
-    let outside = match kill {
-        KillPrivileges::No => return,
-        KillPrivileges::ByMember => false,
-        KillPrivileges::ByGroup(gid) => gid != attrs.gid,
-    };
-    if attrs.is_dir() {
-        return;
-    }
-    attrs.mode &= !S_ISUID;
-    if outside || attrs.mode & GROUP_EXECUTES != 0 {
-        attrs.mode &= !S_ISGID;
-    }
+    attrs.mode &= !killed(attrs, kill);
 }
 
 /// Sets all attributes except the size; calls `now` only if it is needed. With `keep`, ctime

@@ -7,8 +7,9 @@
 //! before a flag was set is still written.
 
 use crate::error::{Error, Result};
+use crate::format::item::{S_ISGID, S_ISUID};
 use crate::inode::attrs::Attrs;
-use crate::types::{Fallocate, FileKind, Flags, SetAttr, SetTime};
+use crate::types::{Fallocate, FileKind, Flags, KillPrivileges, SetAttr, SetTime};
 
 const IMMUTABLE: Error = Error::NotPermitted(
     "the file or directory is immutable: clear that flag first, on a mount with `chattr -i`",
@@ -16,6 +17,23 @@ const IMMUTABLE: Error = Error::NotPermitted(
 const APPEND: Error = Error::NotPermitted(
     "the file or directory is append-only: clear that flag first, on a mount with `chattr -a`",
 );
+
+const GROUP_EXECUTES: u32 = 0o010;
+
+/// The set-id bits that a write clears. Set-group-id is also cleared without group execute
+/// permission if the caller is not in the file's group.
+pub(super) fn killed(attrs: &Attrs, kill: KillPrivileges) -> u32 {
+    let outside = match kill {
+        KillPrivileges::No => return 0,
+        KillPrivileges::ByMember => false,
+        KillPrivileges::ByGroup(gid) => gid != attrs.gid,
+    };
+    let group = outside || attrs.mode & GROUP_EXECUTES != 0;
+    match attrs.is_dir() {
+        true => 0,
+        false => attrs.mode & (S_ISUID | if group { S_ISGID } else { 0 }),
+    }
+}
 
 /// Refuses all changes of an immutable inode.
 fn mutable(flags: Flags) -> Result<()> {
@@ -46,9 +64,10 @@ pub(super) fn may_remove_entry(dir: Flags, child: Flags) -> Result<()> {
     may_change(child)
 }
 
-/// Whether a file may be written from `offset` on; append-only files only at their end.
-pub(super) fn may_write(attrs: &Attrs, offset: u64) -> Result<()> {
-    match offset < attrs.size {
+/// Whether a file may be written from `offset` on; append-only files only at their end, and only if no
+/// set-id bit is cleared for it, which changes the mode.
+pub(super) fn may_write(attrs: &Attrs, offset: u64, kill: KillPrivileges) -> Result<()> {
+    match offset < attrs.size || killed(attrs, kill) != 0 {
         true => may_change(attrs.flags),
         false => mutable(attrs.flags),
     }
@@ -63,10 +82,10 @@ pub(crate) fn may_open(flags: Flags, append: bool) -> Result<()> {
 }
 
 /// Whether this change of a file's space is allowed.
-pub(super) fn may_allocate(flags: Flags, what: Fallocate) -> Result<()> {
+pub(super) fn may_allocate(attrs: &Attrs, what: Fallocate, kill: KillPrivileges) -> Result<()> {
     match what {
-        Fallocate::Allocate { .. } => mutable(flags),
-        Fallocate::PunchHole | Fallocate::ZeroRange { .. } => may_change(flags),
+        Fallocate::Allocate { .. } if killed(attrs, kill) == 0 => mutable(attrs.flags),
+        _ => may_change(attrs.flags),
     }
 }
 
@@ -91,6 +110,7 @@ pub(super) fn may_set(attrs: &Attrs, set: &SetAttr) -> Result<()> {
     let times = set.atime.is_some() || set.mtime.is_some();
     let given = times && !(touches(set.atime) && touches(set.mtime));
     let owner = set.mode.is_some() || set.uid.is_some() || set.gid.is_some();
+    let owner = owner || killed(attrs, set.kill_privileges) != 0;
     match given || owner || set.size.is_some() {
         true => may_change(attrs.flags),
         false => Ok(()),

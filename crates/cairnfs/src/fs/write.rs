@@ -123,7 +123,7 @@ impl FileSystem {
     ) -> Result<usize> {
         self.check_changeable()?;
         check_file(&inode.read())?;
-        may_write(attrs(&inode.read())?, offset)?;
+        may_write(attrs(&inode.read())?, offset, kill)?;
         self.resume_truncate(inode)?;
         if self.engine.pages.is_full() {
             // Pages that could not be written back earlier must not grow without limit.

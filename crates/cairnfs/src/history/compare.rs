@@ -5,7 +5,7 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::diff::{FilePath, FileTree, Name, Patches, Paths, Report};
+use crate::diff::{FilePath, Patches, Paths, Report, name_at};
 use crate::error::{Error, Result};
 use crate::fs::FileSystem;
 use crate::history::frozen::Frozen;
@@ -95,19 +95,6 @@ impl Diff {
         let trees = (self.old.files(&self.fs), self.new.files(&self.fs));
         Patches::new(&self.report, trees, self.fs.core().data())
     }
-}
-
-/// The last of `names`, from the root directory on, with the inode that has it; `None` for the root
-/// directory, and where the tree has none.
-fn name_at(tree: &FileTree<'_>, names: &[&[u8]]) -> Result<Option<(Name, u64)>> {
-    let Some((name, above)) = names.split_last() else {
-        return Ok(None);
-    };
-    let (Some(dir), Some(ino)) = (tree.find(above)?, tree.find(names)?) else {
-        return Ok(None);
-    };
-    let name = name.to_vec();
-    Ok(Some((Name { dir, name }, ino)))
 }
 
 impl fmt::Debug for Diff {

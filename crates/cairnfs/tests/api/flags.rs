@@ -12,6 +12,40 @@ use crate::{fails_with, volume};
 
 const SIZE: u64 = 10_000;
 
+/// What would clear a set-id bit of an append-only file changes its mode, and is refused.
+#[test]
+fn append_only_file_keeps_its_set_id_bits() {
+    let volume = volume();
+    let fs = volume.file_system();
+    volume.write("f", b"contents").unwrap();
+    let mode = |bits| volume.set_permissions("f", Permissions::from_mode(bits));
+    mode(0o6777).unwrap();
+    volume.set_flags("f", Flags::APPEND).unwrap();
+    let f = ino(&volume, "f");
+    let allocate = |kill| {
+        let keep_size = Fallocate::Allocate { keep_size: true };
+        fs.fallocate(f, 0, 10_000, keep_size, kill)
+    };
+    let touch = |kill: bool| {
+        let nothing = set(|set| set.kill_privileges = kill.into());
+        fs.setattr(f, &nothing).map(drop)
+    };
+    let changes: [&dyn Fn(bool) -> Result<()>; 3] = [
+        &|kill| fs.append(f, b"more", kill).map(drop),
+        &allocate,
+        &touch,
+    ];
+    for change in changes {
+        assert!(matches!(change(true), Err(Error::NotPermitted(_))));
+        change(false).unwrap();
+        assert_eq!(volume.metadata("f").unwrap().mode() & 0o7777, 0o6777);
+    }
+    volume.set_flags("f", Flags::default()).unwrap();
+    mode(0o777).unwrap();
+    volume.set_flags("f", Flags::APPEND).unwrap();
+    changes.iter().for_each(|change| change(true).unwrap());
+}
+
 fn set(change: impl FnOnce(&mut SetAttr)) -> SetAttr {
     let mut set = SetAttr::default();
     change(&mut set);

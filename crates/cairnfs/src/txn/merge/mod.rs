@@ -34,8 +34,6 @@ mod shared;
 mod step_space;
 mod steps;
 
-use std::sync::Arc;
-
 use self::backlog::Backlog;
 use self::compact::Packing;
 use self::edits::MergeEdits;
@@ -47,7 +45,6 @@ pub(super) use self::step_space::{StepSpace, StepUnits};
 use self::steps::{Step, StepEnd, merge_step};
 pub(super) use self::steps::{VolumeStep, write_roots};
 use crate::error::{Error, Result};
-use crate::inode::Inode;
 use crate::journal::position::LogPosition;
 use crate::journal::ring::CONTEXT_BASE;
 use crate::metrics::Latency;
@@ -55,10 +52,9 @@ use crate::space::{BlockRun, Class};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::txn::Core;
-use crate::txn::change::touched;
 use crate::txn::copies::{Copies, Heir};
 use crate::txn::heads::HeadInput;
-use crate::txn::items::{ItemStore, NOT_A_HEAD};
+use crate::txn::items::NOT_A_HEAD;
 use crate::txn::roots::{RootItems, log_vectors};
 
 /// Birth of nodes that are made while no merge runs.
@@ -138,19 +134,6 @@ impl Left {
         let kept = units.and_then(|units| merger.copies.refill(&core.space, units));
         kept.inspect_err(|e| core.storage.fail(e.clone()))
     }
-}
-
-/// Leaves that the replayed changes of a head may touch. The log does not tell which extents were
-/// deleted together, so each of them may be the only one in its leaf.
-fn replayed_leaves(items: &ItemStore) -> u64 {
-    let of_inode = |inode: Arc<Inode>| {
-        let state = inode.read();
-        let items = state.current.iter();
-        items
-            .map(|((kind, _), _)| touched(kind, false))
-            .sum::<u64>()
-    };
-    items.table().all().into_iter().map(of_inode).sum()
 }
 
 /// The merges of a volume.
@@ -551,35 +534,6 @@ impl Merger {
             }
         }
         self.copies.put_back(&core.space, taken.units)
-    }
-
-    /// Reserves copies for what the log has of all heads that inherit, after an opening. Without space
-    /// for copies of all nodes, those that the heads own are counted, which need none.
-    ///
-    /// # Errors
-    /// A damaged bitmap or index.
-    pub(super) fn reserve_copies(&self, core: &Core) -> Result<()> {
-        let mut heirs = Vec::new();
-        for id in core.roots.merged_heads() {
-            if core.roots.merged_inherited(id) > 0 {
-                let replayed = core
-                    .heads
-                    .get(id)
-                    .map_or(0, |items| replayed_leaves(&items));
-                let heir = core.heir(id)?;
-                self.copies.has_inherited(&heir, replayed);
-                heirs.push(heir);
-            }
-        }
-        self.copies.put_back(&core.space, 0)?;
-        if self.copies.lacks_units(&core.space) {
-            for heir in heirs {
-                let inherited = heir.nodes.saturating_sub(core.own_nodes(heir.id)?);
-                self.copies.lower(&core.space, heir.id, inherited);
-            }
-            self.copies.put_back(&core.space, 0)?;
-        }
-        Ok(())
     }
 
     /// Brings all changes of the input into the index, and adds the data blocks that the index lost

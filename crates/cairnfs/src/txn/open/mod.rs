@@ -7,8 +7,9 @@
 //! budget, the merges write to an [`Overlay`].
 //!
 //! What the device holds is found by [`identity`]; the parts are built here; [`replay`] fills them
-//! through their interfaces.
+//! through their interfaces; [`copies`] reserves space for what that changes.
 
+mod copies;
 mod identity;
 mod replay;
 
@@ -167,7 +168,7 @@ impl Core {
         }
         Replay::new(&core).run(&found)?;
         if !mode.read_only {
-            core.merger.reserve_copies(&core)?;
+            copies::reserve_copies(&core)?;
         }
         if !mode.read_only && core.roots.are_several() {
             core.drops.keep_units(&core.space, Class::Merge)?;
