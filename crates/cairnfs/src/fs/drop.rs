@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crate::error::{Error, Result};
 use crate::fs::FileSystem;
 use crate::fs::observe::Call;
+use crate::fs::reclaim::done_or_later;
 use crate::journal::signals::Signals;
 use crate::types::DropProgress;
 
@@ -98,13 +99,8 @@ impl FileSystem {
     /// # Errors
     /// A damaged volume, the device's failure.
     pub(super) fn drop_unfinished(&self) -> Result<()> {
-        match self.core().drop_unfinished() {
-            Err(error @ (Error::NoSpace | Error::HeldByRoots | Error::HostFull { .. })) => {
-                tracing::warn!(%error, "what an interrupted call had prepared was not dropped");
-                Ok(())
-            }
-            done => done,
-        }
+        let dropped = self.core().drop_unfinished();
+        done_or_later(dropped, "dropping what an interrupted call had prepared")
     }
 
     /// Bytes that belong to a root alone, which dropping it frees. Brings what calls that have returned

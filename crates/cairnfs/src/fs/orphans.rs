@@ -13,6 +13,7 @@ use crate::format::item::ORPHAN_TRUNCATE;
 use crate::format::key::Kind;
 use crate::fs::FileSystem;
 use crate::fs::locked::attrs;
+use crate::fs::reclaim::done_or_later;
 use crate::fs::remove::{Belongings, is_orphaned};
 use crate::fs::sizes::{INODE_LEN, ORPHAN_STEP};
 use crate::inode::{Inode, InodeState};
@@ -106,14 +107,13 @@ impl FileSystem {
     pub(super) fn settle_orphans(&self) -> Result<()> {
         let mut done = self.root.orphans.done.lock();
         if !*done && !self.is_read_only() {
-            *done = self.finish_orphans()?;
+            self.finish_orphans()?;
         }
+        *done = true;
         Ok(())
     }
 
-    /// Returns whether none is left.
-    fn finish_orphans(&self) -> Result<bool> {
-        let mut all = true;
+    fn finish_orphans(&self) -> Result<()> {
         for ino in self.items().orphans()? {
             let inode = match self.items().inode(ino) {
                 Ok(inode) => inode,
@@ -127,17 +127,11 @@ impl FileSystem {
                 item.map(|_| attrs(&state).map(|a| a.nlink)).transpose()?
             };
             match links {
-                Some(0) => match self.reap(&inode) {
-                    Err(error @ (Error::NoSpace | Error::HeldByRoots | Error::HostFull { .. })) => {
-                        tracing::warn!(ino, %error, "removing an unlinked inode was put off");
-                        all = false;
-                    }
-                    reaped => reaped?,
-                },
+                Some(0) => done_or_later(self.reap(&inode), "removing an unlinked inode")?,
                 Some(_) => self.finish_truncate(&inode)?,
                 None => {}
             }
         }
-        Ok(all)
+        Ok(())
     }
 }

@@ -29,6 +29,18 @@ pub(super) fn is_short<T>(result: &Result<T>) -> bool {
     )
 }
 
+/// The result of work that may be left for the next opening: a want of space is logged only, as it must
+/// not keep a volume from being opened. `what` was put off.
+pub(super) fn done_or_later(result: Result<()>, what: &str) -> Result<()> {
+    match result {
+        Err(ref error) if is_short(&result) => {
+            tracing::warn!(%error, "{what} was put off");
+            Ok(())
+        }
+        done => done,
+    }
+}
+
 impl SpaceReclaimer {
     /// Calls `reserve` until it finds space; between calls reclaims space, until no way reclaims
     /// any. The caller holds no inode state lock.

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::diff::{FilePath, Patches, Paths, Report, name_at};
@@ -70,7 +70,7 @@ impl Diff {
     /// A damaged volume, the device's failure.
     pub fn paths_below(
         &self,
-        paths: &[&Path],
+        paths: &[PathBuf],
         files: &BTreeSet<u64>,
     ) -> Result<BTreeMap<u64, FilePath>> {
         let tree = self.new.files(&self.fs);

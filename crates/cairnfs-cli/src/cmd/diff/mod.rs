@@ -199,17 +199,16 @@ impl States<'_> {
         };
         let elsewhere = report.files.iter().filter(is_elsewhere);
         let elsewhere: BTreeSet<u64> = elsewhere.map(|file| file.ino).collect();
-        let places: Vec<&Path> = paths.iter().map(PathBuf::as_path).collect();
-        let below = diff.paths_below(&places, &elsewhere);
+        let below = diff.paths_below(paths, &elsewhere);
         let below = below.map_err(|e| self.failure(&e))?;
         report.files.retain_mut(|file| match below.get(&file.ino) {
-            Some(path) if file.status != Status::Removed => {
+            Some(path) => {
                 if file.old_paths.is_empty() && file.new_paths.is_empty() {
                     file.path = path.clone();
                 }
                 true
             }
-            _ => is_wanted(file, paths),
+            None => is_wanted(file, paths),
         });
         Ok(report)
     }
