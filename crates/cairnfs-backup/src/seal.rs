@@ -34,6 +34,17 @@ pub enum NewKey {
 }
 
 impl NewKey {
+    /// Checks that a backup can be encrypted for it.
+    ///
+    /// # Errors
+    /// The recipient is none.
+    pub fn check_recipient(&self) -> Result<()> {
+        match self {
+            Self::Recipient(recipient) => parse_recipient(recipient.trim()).map(drop),
+            Self::Passphrase(_) => Ok(()),
+        }
+    }
+
     /// What the root object says of it.
     ///
     /// # Errors

@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::failure::{io_text, show_bytes, shown};
 use crate::inherited;
-use crate::output::word;
+use crate::output::word_of_path;
 
 /// Time that a daemon has for an answer, unless an option sets another one.
 pub const WAIT: Duration = Duration::from_secs(30);
@@ -143,7 +143,7 @@ impl Refusal {
             text: format!(
                 "the daemon does not answer within {tenths} seconds: see whether its process is stopped or \
                  waits for what holds the volume; `cairnfs umount --lazy {}` takes the mount away",
-                word(&shown(dir))
+                word_of_path(dir)
             ),
         }
     }
@@ -356,7 +356,7 @@ pub fn missing(path: &Path) -> String {
     format!(
         "the daemon of this mount is gone; `cairnfs umount {}` takes the mount away, and `cairnfs mount` \
          mounts the volume again, with all that was durable",
-        word(&shown(&mountpoint_above(path)))
+        word_of_path(&mountpoint_above(path))
     )
 }
 

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use cairnfs_fuse::mountinfo;
 
 use crate::failure::{show_bytes, shown};
-use crate::output::word;
+use crate::output::word_of_path;
 
 /// The user of a volume, as far as it is known.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -110,7 +110,7 @@ impl Holder {
     /// The command that resolves the conflict.
     pub fn next_step(&self) -> String {
         match self.mountpoints.as_slice() {
-            [dir] => format!("unmount it first: cairnfs umount {}", word(&shown(dir))),
+            [dir] => format!("unmount it first: cairnfs umount {}", word_of_path(dir)),
             [] => "wait until it is closed, or unmount it where it is mounted".into(),
             _ => "unmount each of these directories first, with cairnfs umount".into(),
         }

@@ -4,6 +4,7 @@
 //! the crate this uses only sizes and failures.
 
 use std::io::{self, IsTerminal, Write};
+use std::path::Path;
 use std::time::Duration;
 
 use cairnfs::types::{FileKind, Time};
@@ -69,6 +70,11 @@ pub fn word_of(bytes: &[u8]) -> String {
             format!("$'{}'", bytes.iter().map(escape).collect::<String>())
         }
     }
+}
+
+/// As [`word_of`], of a path.
+pub fn word_of_path(path: &Path) -> String {
+    word_of(path.as_os_str().as_encoded_bytes())
 }
 
 /// How names are written; the variants correspond to options of ls(1).

@@ -198,13 +198,11 @@ impl<'a> Roots<'a> {
         match mounts.mounted_on(root.id) {
             Some(dir) => {
                 let what = format!("{}: {}", shown(&self.path), show_name(root));
-                let dir = shown(&dir);
-                Err(
-                    Failure::new(what, format_args!("is mounted on {dir}")).hint(format_args!(
-                        "unmount it first: cairnfs umount {}",
-                        output::word(&dir)
-                    )),
-                )
+                let why = format!("is mounted on {}", shown(&dir));
+                Err(Failure::new(what, why).hint(format_args!(
+                    "unmount it first: cairnfs umount {}",
+                    output::word_of_path(&dir)
+                )))
             }
             None => Ok(()),
         }
@@ -381,7 +379,7 @@ pub fn show_name(root: &RootInfo) -> String {
 
 /// The line that says how to take a change of `branch` back, which has kept a snapshot.
 pub fn take_back(volume: &Path, kept: &str, branch: &str) -> String {
-    let volume = output::word(&shown(volume));
+    let volume = output::word_of_path(volume);
     let (kept, branch) = (output::word(kept), output::word(branch));
     format!("To take this back: cairnfs restore {volume} {kept} --branch {branch}")
 }

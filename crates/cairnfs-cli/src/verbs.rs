@@ -267,6 +267,11 @@ impl Named {
         }
         // A directory stands for the volume that is mounted there, or above.
         let entry = seat::entry_of(path)?.ok_or_else(|| no_volume(path))?;
+        if entry.is_moment() {
+            let why = "shows a moment of a backup, which has no snapshots and no branches";
+            return Err(Failure::new(shown(path), why)
+                .hint("to make a volume of it: cairnfs restore-from URL FILE --at MOMENT"));
+        }
         Ok(Self {
             volume: mountinfo::volume_of(&entry.source).to_path_buf(),
             mount: Some(InMount {

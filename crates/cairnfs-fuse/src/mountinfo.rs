@@ -38,6 +38,11 @@ impl MountEntry {
         self.fs_type == FS_TYPE
     }
 
+    /// Whether it is a moment of a backup, whose source is a URL.
+    pub fn is_moment(&self) -> bool {
+        self.is_ours() && bytes(&self.source).windows(3).any(|part| part == b"://")
+    }
+
     /// Whether an option without a value is set.
     pub fn has(&self, option: &str) -> bool {
         self.options.split(',').any(|word| word == option)

@@ -1,14 +1,14 @@
 //! `cairnfs publish`: makes the files of a branch those of its base.
 
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use cairnfs::format::root::MAIN_NAME;
 use cairnfs::{Conflict, ConflictKind, Error, FilePath, PublishOptions, Published};
 use serde::{Deserialize, Serialize};
 
 use crate::failure::{AnyError, Failure, show_bytes, shown};
-use crate::output::{counted, word, word_of};
+use crate::output::{counted, word, word_of, word_of_path};
 use crate::raw_path;
 use crate::reference::root_failure;
 use crate::roots::{Roots, Telling, name_of, take_back};
@@ -154,8 +154,7 @@ fn tell_conflicts(args: &Args, stage: &Stage, conflicts: &[Conflict]) -> Result<
 
 /// The two commands that choose a side for a conflict.
 fn hint(args: &Args, conflict: &Conflict) -> String {
-    let bytes = |path: &Path| word_of(path.as_os_str().as_encoded_bytes());
-    let mut command = vec!["cairnfs publish".into(), bytes(&args.volume)];
+    let mut command = vec!["cairnfs publish".into(), word_of_path(&args.volume)];
     command.push(word(&args.branch));
     if args.onto != MAIN_NAME {
         command.extend(["--onto".into(), word(&args.onto)]);
@@ -164,7 +163,11 @@ fn hint(args: &Args, conflict: &Conflict) -> String {
         command.push("--dry-run".into());
     }
     for (option, paths) in [("--ours", &args.ours), ("--theirs", &args.theirs)] {
-        command.extend(paths.iter().map(|path| format!("{option}={}", bytes(path))));
+        command.extend(
+            paths
+                .iter()
+                .map(|path| format!("{option}={}", word_of_path(path))),
+        );
     }
     let (command, path) = (command.join(" "), word_of(path(conflict)));
     format!(

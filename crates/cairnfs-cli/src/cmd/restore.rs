@@ -6,7 +6,7 @@ use cairnfs::Error;
 use serde::{Deserialize, Serialize};
 
 use crate::failure::{AnyError, Failure, shown};
-use crate::output::word;
+use crate::output::{word, word_of_path};
 use crate::raw_path;
 use crate::roots::{ROOTED, Roots, Telling, name_of, take_back};
 
@@ -80,7 +80,7 @@ fn failure(args: &Args, branch: &str, why: &Error) -> Failure {
             Failure::new(why, format_args!("{} does not have it", args.reference)).hint(
                 format_args!(
                     "{ROOTED}; to see what differs: cairnfs diff {} {} {}",
-                    word(&shown(&args.volume)),
+                    word_of_path(&args.volume),
                     word(&args.reference),
                     word(branch),
                 ),

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::daemon;
 use crate::failure::{AnyError, Explain, Failure, shown};
-use crate::output::word;
+use crate::output::word_of_path;
 use crate::raw_path;
 use crate::roots::{Roots, Shipping};
 use crate::verbs::{self, Verb};
@@ -93,7 +93,7 @@ impl Ship {
 /// # Errors
 /// There is no backup, or not everything is in it.
 pub fn ship(args: &Ship, roots: &Roots<'_>) -> Result<u8, AnyError> {
-    let (name, volume) = (shown(&args.mount), word(&shown(&args.mount)));
+    let (name, volume) = (shown(&args.mount), word_of_path(&args.mount));
     match roots.ship()? {
         Shipping::Stored => Ok(0),
         Shipping::No => Err(Failure::new(name, "is not shipped to a backup")

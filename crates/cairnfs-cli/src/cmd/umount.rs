@@ -188,7 +188,8 @@ fn umount(args: &Args) -> Result<(), String> {
     }
     let lock = lock.unwrap_or_else(|| open(&volume, file));
     let closed = match lock {
-        _ if is_moment(&entry) || stays_open(&dir, &entry) => Ok(()),
+        // A moment is only read, so there is nothing to close.
+        _ if entry.is_moment() || stays_open(&dir, &entry) => Ok(()),
         _ if watch.is_none() && serves_another(&dir, &volume) => Ok(()),
         Err(e) if e.kind() == io::ErrorKind::NotFound => {
             say!(
@@ -353,12 +354,6 @@ enum Open {
     NotDurable(String),
     /// Any other reason.
     Unknown(String),
-}
-
-/// Whether a moment of a backup is mounted: it is only read, so there is nothing to close.
-fn is_moment(entry: &MountEntry) -> bool {
-    let source = entry.source.to_string_lossy();
-    source.contains("://")
 }
 
 /// What ended the wait.

@@ -50,11 +50,19 @@ fn a_moment_is_mounted_straight_from_the_store() {
 
     let then = place.beside("then");
     fs::create_dir(&then).unwrap();
+    let unnamed = place.run(&["mount", "file:///b", "then"]);
+    assert!(String::from_utf8(unnamed.stderr).unwrap().contains("--at"));
     for (at, text) in [(first, old.as_str()), (&number, &old), ("now", "new")] {
         place.ok(&["mount", "--at", at, "b", "then"]);
         assert_eq!(fs::read_to_string(then.join("dir/f")).unwrap(), text);
         let refused = fs::write(then.join("g"), "x").unwrap_err();
         assert_eq!(refused.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
+        for verb in ["log", "sync"] {
+            let refused = place.run(&[verb, "then"]);
+            let told = String::from_utf8(refused.stderr).unwrap();
+            assert_eq!(refused.status.success(), verb == "sync", "{told}");
+            assert_eq!(told.contains("restore-from"), verb == "log", "{told}");
+        }
         place.ok(&["umount", "then"]);
     }
     place.finish();

@@ -176,6 +176,9 @@ fn encrypted_backup_needs_its_passphrase() {
     let volume = Volume::open(p.path("v.img")).unwrap();
     volume.write("f", "secret").unwrap();
     volume.close().unwrap();
+    let recipient = ["backup", "v.img", "b", "--recipient", "age1stone"];
+    p.fails(&recipient, 1, "no age recipient");
+    assert!(!p.path("b").exists());
     p.ok(&["backup", "v.img", "b", "--encrypt", "right"]);
     assert!(p.ok(&["backup", "list", "b"]).contains("encrypted"));
     p.fails(&["restore-from", "b", "new"], 1, "--identity FILE");

@@ -70,9 +70,12 @@ impl Args {
     /// Reads what only the process that was called can: files and the environment.
     ///
     /// # Errors
-    /// The file of the passphrase cannot be read.
+    /// The file of the passphrase cannot be read, or the recipient is none.
     pub fn prepare(&mut self) -> Result<(), Failure> {
         self.passphrase = self.encrypt.as_deref().map(passphrase).transpose()?;
+        // Before a place for the backup is made.
+        let checked = self.new_key().map(|key| key.check_recipient()).transpose();
+        checked.map_err(|e| failure(&self.url, &e))?;
         self.environment = environment();
         self.name = writer_name(&verbs::file_of(&self.volume)?);
         self.url = absolute(&self.url).map_err(|e| failure(&self.url, &e))?;

@@ -25,7 +25,7 @@ use crate::failure::{io_text, shown};
 use crate::handover::desk::{Clerk, Made};
 use crate::handover::farewell::Farewell;
 use crate::handover::frames::{Answer, NamedMount, Wanted};
-use crate::output::word;
+use crate::output::word_of_path;
 use crate::stage::Stage;
 
 /// Event loops of each further mount, unless `-o threads` says otherwise: many mounts are mostly
@@ -199,7 +199,7 @@ impl House {
                 shown(&self.volume),
                 shown(&dir),
                 std::process::id(),
-                word(&shown(&dir))
+                word_of_path(&dir)
             )),
             NotAdded::Failed(error) => {
                 NotPermitted::Refused(format!("cannot serve the mount: {}", io_text(&error)))

@@ -410,6 +410,12 @@ fn find_volume(args: &Args) -> Result<PathBuf, Failure> {
         make_volume(args)?;
     }
     match path.canonicalize() {
+        Err(e) if e.kind() == io::ErrorKind::NotFound && shown(path).contains("://") => {
+            Err(failed(format_args!(
+                "{} is no volume; if it is the URL of a backup, say which moment of it: --at now, or a time",
+                shown(path)
+            )))
+        }
         Err(e) if e.kind() == io::ErrorKind::NotFound => Err(failed(format_args!(
             "{} does not exist: make it with `cairnfs mkfs`, or mount with --create",
             path.display()

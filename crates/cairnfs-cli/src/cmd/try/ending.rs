@@ -7,9 +7,9 @@ use serde_json::Value;
 
 use super::fork::End as Ended;
 use super::{Args, Base, FAILED, Interrupted, name_of, note};
-use crate::failure::{AnyError, shown};
+use crate::failure::AnyError;
 use crate::interrupt;
-use crate::output::{self, word};
+use crate::output::{self, word, word_of_path};
 
 /// Lines of differences that are shown.
 const MOST_LINES: usize = 40;
@@ -140,7 +140,7 @@ fn tell(
     published: &str,
 ) -> Result<(), AnyError> {
     let mut out = io::stderr().lock();
-    let place = word(&shown(&base.place));
+    let place = word_of_path(&base.place);
     match end {
         End::Published if args.quiet => {}
         End::Published => write!(out, "{published}")?,

@@ -29,7 +29,7 @@ use crate::handover::attempts::ANSWER;
 use crate::handover::caller::{Call, Lease};
 use crate::handover::folder::SocketName;
 use crate::interrupt;
-use crate::output::word;
+use crate::output::word_of_path;
 
 /// Time that programs have to end after CMD, before a note says who is waited for; and before the fork
 /// is left to them.
@@ -273,7 +273,7 @@ impl Fork {
             )),
             None => failure.hint(format_args!(
                 "when nothing uses it: cairnfs umount {}; then {steps}",
-                word(&shown(&self.dir.0))
+                word_of_path(&self.dir.0)
             )),
         }
     }

@@ -26,7 +26,7 @@ use signal_hook::low_level::signal_name;
 
 use crate::failure::{AnyError, Explain, Failure, shown};
 use crate::interrupt;
-use crate::output::word;
+use crate::output::{word, word_of_path};
 use crate::seat::{self, Seat};
 use crate::stage::Stage;
 use crate::verbs;
@@ -253,7 +253,7 @@ impl Base {
             return Err(Failure::new(&name, why).hint(format_args!(
                 "use --keep or --drop; or make a branch of it, and try it where that is mounted: \
                  cairnfs branch {} NAME --from {}",
-                word(&shown(&self.place)),
+                word_of_path(&self.place),
                 word(&self.branch)
             )));
         }
@@ -369,12 +369,12 @@ impl Base {
 
     /// The same once the base may not be mounted any more.
     fn next_steps_in(&self, place: &Path, fork: &str) -> String {
-        let (place, fork) = (word(&shown(place)), word(fork));
+        let (place, fork) = (word_of_path(place), word(fork));
         let drop = format!("cairnfs drop {place} {fork}");
         match self.is_snapshot() {
             true => format!(
                 "cairnfs mount -o branch={fork} {} DIR, or {drop}",
-                word(&shown(&self.volume()))
+                word_of_path(&self.volume())
             ),
             false => format!(
                 "cairnfs publish {place} {fork} --onto {}, or {drop}",
