@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use cairnfs::types::FileKind;
 
 use crate::failure::{AnyError, Failure};
-use crate::output::Progress;
+use crate::output::{Progress, word};
 use crate::spec::VolumePath;
 use crate::tree::stream_sink::StreamSink;
 use crate::tree::volume_source::VolumeSource;
@@ -63,7 +63,7 @@ fn file(arg: &OsString, open: &mut Option<Volume>) -> Result<VolumeSource, Failu
     let node = volume.find(&place.inside, LastLink::Follow)?;
     if node.is_dir() {
         return Err(Failure::new(place.shown(), "is a directory")
-            .hint(format!("to list it: cairnfs ls {}", place.shown())));
+            .hint(format!("to list it: cairnfs ls {}", word(&place.shown()))));
     }
     if node.attr.kind != FileKind::File {
         return Err(Failure::new(place.shown(), "is no regular file")

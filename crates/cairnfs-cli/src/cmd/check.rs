@@ -11,7 +11,7 @@ use cairnfs_check::{CheckOptions, Finding, Report, check};
 use serde::Serialize;
 
 use crate::failure::{AnyError, Failure, show_bytes, shown};
-use crate::output::{self, Progress, counted};
+use crate::output::{self, Progress, counted, word_of_path};
 use crate::seat;
 
 /// Exit code: damage was found and is still there.
@@ -178,6 +178,7 @@ fn print_report(args: &Args, report: &Report) -> io::Result<()> {
                 true => "--no-recovery ",
                 false => "",
             };
+            let volume = word_of_path(&args.volume);
             writeln!(
                 out,
                 "Save what can be read with: cairnfs export {option}{volume} DIR\n\

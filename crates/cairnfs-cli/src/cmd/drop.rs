@@ -6,7 +6,7 @@ use cairnfs::{Error, RootInfo};
 use serde::{Deserialize, Serialize};
 
 use crate::failure::{AnyError, Failure, show_bytes, shown};
-use crate::output::{counted, word};
+use crate::output::{counted, word_of_path};
 use crate::raw_path;
 use crate::reference::root_failure;
 use crate::roots::{Roots, Telling, name_of};
@@ -80,10 +80,9 @@ pub fn check(args: &Args) -> Result<(), Failure> {
     if !args.references.is_empty() || args.wait {
         return Ok(());
     }
-    let volume = shown(&args.volume);
-    let word = word(&volume);
+    let word = word_of_path(&args.volume);
     let failure = Failure::new(
-        volume,
+        shown(&args.volume),
         "no snapshot or branch is named, so nothing is dropped",
     );
     Err(failure

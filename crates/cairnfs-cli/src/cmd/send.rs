@@ -8,7 +8,7 @@ use cairnfs::Error;
 use serde::{Deserialize, Serialize};
 
 use crate::failure::{AnyError, BROKEN_PIPE, Explain, Failure, shown};
-use crate::output::Progress;
+use crate::output::{Progress, word_of_path};
 use crate::raw_path;
 use crate::roots::{Roots, name_of};
 use crate::stage::Stage;
@@ -164,7 +164,7 @@ fn failure(args: &Args, name: &str, why: &Error) -> Failure {
         Error::NoSpace => Failure::new(name, why),
         Error::Invalid(why) => Failure::new(shown(path), why).hint(format_args!(
             "to make one: cairnfs snapshot {} NAME",
-            shown(path)
+            word_of_path(path)
         )),
         other => Failure::engine(shown(path), other),
     }

@@ -16,7 +16,7 @@ use serde::Serialize;
 
 use super::{AtArgs, KeyArgs, Opened, Shown, failure, interruption, warn};
 use crate::failure::{AnyError, Explain, Failure};
-use crate::output::{self, Progress, counted, local_time};
+use crate::output::{self, Progress, counted, local_time, word};
 use crate::size::human;
 use crate::stage::Stage;
 
@@ -239,7 +239,7 @@ fn tell(
                 "{} that nothing needs ({}): cairnfs backup prune {}",
                 counted(report.garbage_objects, "object", "objects"),
                 human(report.garbage_bytes),
-                args.url
+                word(&args.url)
             )?;
         }
         Ok(())

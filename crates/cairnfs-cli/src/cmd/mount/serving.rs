@@ -20,6 +20,7 @@ use crate::cmd::sync;
 use crate::failure::shown;
 use crate::handover::desk::{Clerk, Desk};
 use crate::notify;
+use crate::output::{word, word_of_path};
 use crate::syslog::Syslog;
 
 /// Opens the volume, serves its mounts until the last one has ended, and closes it.
@@ -120,7 +121,9 @@ fn unshipped_text(options: &MountOptions, volume: &Path, why: &str) -> String {
     let url = cairnfs_backup::shown(options.backup.as_deref().unwrap_or_default());
     format!(
         "the last moment of {name} was not stored in {url}, so that the newest changes are on this \
-         machine only: {why}; to do: cairnfs backup {name} {url}",
+         machine only: {why}; to do: cairnfs backup {} {}",
+        word_of_path(volume),
+        word(&url),
         name = shown(volume),
     )
 }
