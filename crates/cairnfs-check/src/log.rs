@@ -1,15 +1,16 @@
 //! Reads the log as recovery does: determines the valid records and their changes.
 //!
 //! The log begins at the superblock's tail and ends at the first invalid record. The superblock's
-//! required LSN and the durable LSNs in valid records after the end show whether that is the true
-//! end or damage.
+//! required LSN, the durable mark and the durable LSNs in valid records after the end show whether
+//! that is the true end or damage.
 
 use std::collections::VecDeque;
 
 use cairnfs::device::AlignedBuf;
 use cairnfs::error::{Corruption, Result};
 use cairnfs::format::BLOCK_SIZE;
-use cairnfs::format::geometry::{Geometry, LOG_START};
+use cairnfs::format::geometry::{Geometry, LOG_START, MARK_BLOCK};
+use cairnfs::format::mark::RawMark;
 use cairnfs::format::record::{
     FLAG_FSYNC, FLAG_LAST, FLAG_MOUNT, FLAG_ROOTS, HEADER_SIZE, RecordHeader, entries,
 };
@@ -76,18 +77,17 @@ pub(crate) struct Replay {
 
 /// Reads and replays the log; `None` if the superblock that it belongs to is lost.
 pub(crate) fn read(volume: &Volume<'_>, ledger: &mut Ledger<'_>) -> Result<Option<Log>> {
+    let required = volume.superblock.required_lsn.get();
     let mut reader = Reader {
         volume,
         generation: 0,
-        durable: 0,
+        durable: required.max(marked(volume)?),
+        behind: 0,
     };
     let mut contexts = Contexts::new(volume.superblock.merged_seq.get(), volume.geometry);
     let (end, in_order) = reader.follow(&mut contexts, ledger)?;
     reader.look_beyond(end)?;
-    contexts.apply_durable(
-        reader.durable.max(volume.superblock.required_lsn.get()),
-        ledger,
-    );
+    contexts.apply_durable(reader.durable, ledger);
     reader.apply_checked(&mut contexts, ledger)?;
     if !volume.both_slots {
         reader.scan_generations(ledger)?;
@@ -102,21 +102,31 @@ pub(crate) fn read(volume: &Volume<'_>, ledger: &mut Ledger<'_>) -> Result<Optio
         ledger.unchecked("everything behind the superblock: its newest state is lost");
         return Ok(None);
     }
-    let wanted = reader.durable.max(volume.superblock.required_lsn.get());
+    let (wanted, behind) = (reader.durable, reader.behind);
     if in_order && wanted > end {
-        let message = format!("log ends at LSN {end}, but was durable up to {wanted}");
+        let message = format!(
+            "log ends at LSN {end}, but was durable up to {wanted}; {behind} later records can be found"
+        );
         ledger.add(Finding::new(codes::LOG_DAMAGED, message).at(reader.block(end)));
         ledger.unchecked("changes in the lost part of the log");
     }
     Ok(Some(contexts.replay(volume.superblock.hash_seed.get())))
 }
 
+/// The LSN up to which the durable mark says that the log was durable; 0 if there is no mark.
+fn marked(volume: &Volume<'_>) -> Result<u64> {
+    let block = volume.read(MARK_BLOCK, 1)?;
+    Ok(RawMark::decode(&block, &volume.superblock.uuid).unwrap_or(0))
+}
+
 struct Reader<'v, 'd> {
     volume: &'v Volume<'d>,
     /// Greatest superblock generation in any record.
     generation: u64,
-    /// Greatest durable LSN in any record.
+    /// Greatest LSN up to which the log was durable, by the superblock, the mark or any record.
     durable: u64,
+    /// Number of record headers after the end that are at the position of their LSN.
+    behind: u64,
 }
 
 impl Reader<'_, '_> {
@@ -264,13 +274,15 @@ impl Reader<'_, '_> {
     fn look_beyond(&mut self, end: u64) -> Result<()> {
         let last = end.saturating_add(BEYOND_BLOCKS.min(self.ring()));
         let (mut durable, mut generation) = (self.durable, self.generation);
+        let mut behind = 0;
         self.headers(end, last, |lsn, header| {
             if header.lsn.get() == lsn {
+                behind += 1;
                 durable = durable.max(header.durable_lsn.get());
                 generation = generation.max(header.generation.get());
             }
         })?;
-        (self.durable, self.generation) = (durable, generation);
+        (self.durable, self.generation, self.behind) = (durable, generation, behind);
         Ok(())
     }
 

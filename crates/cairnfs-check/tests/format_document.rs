@@ -12,6 +12,7 @@ use std::mem::offset_of;
 
 use cairnfs::format::group::GroupEntry;
 use cairnfs::format::item::{DIR_ENTRY_HEADER, RawExtent, RawInode, RawTime};
+use cairnfs::format::mark::RawMark;
 use cairnfs::format::node::{MAX_CELL_VALUE, MAX_HEIGHT, NODE_HEADER, NodeHeader, RawOverflow};
 use cairnfs::format::pointer::RawPtr;
 use cairnfs::format::record::{
@@ -60,6 +61,7 @@ fn of_the_code() -> Vec<(&'static str, Layout)> {
             next_index parent),
         layout!(RawTime: secs nanos),
         layout!(RawExtent: block birth len flags),
+        layout!(RawMark: magic checksum uuid durable_lsn reserved),
         layout!(RecordHeader: checksum magic flags uuid nonce lsn chain seq durable_lsn generation
             part entries payload_len payload_crc checks_len
             reserved),

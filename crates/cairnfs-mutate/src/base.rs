@@ -84,7 +84,7 @@ impl Device for Recorder {
 /// The volumes that are damaged.
 pub fn bases() -> Vec<Base> {
     let empty = make("empty", |_, _| {});
-    vec![empty, one_of_everything(), two_levels(), forked()]
+    vec![empty, one_of_everything(), two_levels(), forked(), stated()]
 }
 
 /// A volume with all kinds of files and items, some of them only in the log.
@@ -101,6 +101,18 @@ pub fn two_levels() -> Base {
 /// roots whose space is not free yet.
 pub fn forked() -> Base {
     make("forked", forks)
+}
+
+/// A volume whose durable mark states that nearly all of its log is durable: two syncs follow it.
+pub fn stated() -> Base {
+    make("stated", |fs, device| {
+        levels(fs, device);
+        fs.sync_stated().unwrap();
+        for name in ["later", "latest"] {
+            file(fs, 1, name, 3000);
+            fs.sync().unwrap();
+        }
+    })
 }
 
 /// A volume with all kinds of items in the index, and nothing to merge in the log.

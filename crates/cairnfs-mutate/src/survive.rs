@@ -292,6 +292,6 @@ mod tests {
                 .1
         };
         let merged = bases().iter().filter(|b| written(&b.image) > 0).count();
-        assert_eq!(merged, 3);
+        assert_eq!(merged, 4);
     }
 }

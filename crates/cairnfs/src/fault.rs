@@ -29,6 +29,10 @@ pub enum InjectedFault {
     DeletionsUnfunded,
     /// A record states that the log is durable up to its own end.
     DurableLsnAhead,
+    /// The durable mark states more than is durable.
+    MarkAhead,
+    /// No durable mark is written.
+    MarkMissing,
     /// The superblock is written while the index may still be in the device's cache.
     SuperblockBeforeIndex,
     /// Freed space is reused while the superblock may still be in the device's cache.

@@ -1,7 +1,10 @@
 //! Damage to the log: the chain of records, their order, their entries.
 
+use cairnfs::format::BLOCK_SIZE;
+use cairnfs::format::geometry::MARK_BLOCK;
 use cairnfs::format::item::S_IFREG;
 use cairnfs::format::key::{Key, Kind};
+use cairnfs::format::mark::RawMark;
 use cairnfs::format::record::{FLAG_FSYNC, FLAG_LAST, FLAG_MOUNT};
 use zerocopy::little_endian::U64;
 
@@ -35,6 +38,27 @@ fn log_end_before_durable_lsn_of_later_record_is_damage() {
     };
     assert_eq!(lost(TAIL + 3), ["log-damaged"]);
     assert_eq!(lost(TAIL + 2), Vec::<&str>::new(), "an end is no damage");
+}
+
+#[test]
+fn log_end_before_durable_mark_is_damage() {
+    let lost = |uuid: [u8; 16], marked: u64| {
+        with_image(|image| {
+            image.edit_superblock(|s| s.required_lsn = U64::new(TAIL));
+            let mark = RawMark::new(uuid, marked).encode();
+            let at = MARK_BLOCK as usize * BLOCK_SIZE;
+            image.bytes[at..at + BLOCK_SIZE].copy_from_slice(&mark);
+            image.flip(image.records[2], 20);
+        })
+    };
+    assert_eq!(lost(UUID, TAIL + 3), ["log-damaged"]);
+    assert_eq!(lost(UUID, TAIL + 2), Vec::<&str>::new(), "the end itself");
+    let other = [9; 16];
+    assert_eq!(
+        lost(other, TAIL + 3),
+        Vec::<&str>::new(),
+        "of another volume"
+    );
 }
 
 fn with_plan_then(

@@ -119,4 +119,32 @@ impl Mutator<'_> {
         }
         Some(format!("the log ends before record {i}"))
     }
+
+    /// Overwrites blocks between the log's tail and its end.
+    pub(super) fn log_blocks(&mut self) -> How {
+        let (first, last) = (
+            self.base.layout.records.first()?,
+            self.base.layout.records.last()?,
+        );
+        let (start, len) = (first.lsn, last.lsn + last.header.blocks() - first.lsn);
+        let side_by_side = self.random.once_in(2);
+        let from = self.random.number() % len;
+        let mut how = "log blocks overwritten, LSN".to_owned();
+        for i in 0..1 + self.random.number() % 6 {
+            let at = match side_by_side {
+                true => (from + i).min(len - 1),
+                false => self.random.number() % len,
+            };
+            let mut bytes = vec![0; BLOCK_SIZE];
+            match self.random.below(3) {
+                0 => {}
+                1 => bytes.fill(0xff),
+                _ => self.random.fill(&mut bytes),
+            }
+            let lsn = start + at;
+            self.image.write(self.base.layout.log_block(lsn), &bytes);
+            how += &format!(" {lsn}");
+        }
+        Some(how)
+    }
 }

@@ -40,6 +40,8 @@ pub enum Class {
     LogEntrySealed,
     /// A log without its last records.
     LogCut,
+    /// A few blocks of the log, side by side or anywhere between its tail and its end.
+    LogBlocks,
     /// Header, offsets or any bits of an index node.
     Node,
     /// Header, offsets or any bits of an index node, with valid checksums.
@@ -67,7 +69,7 @@ pub enum Class {
 }
 
 /// All classes.
-pub const CLASSES: [Class; 24] = [
+pub const CLASSES: [Class; 25] = [
     Class::Flip,
     Class::Fill,
     Class::Swap,
@@ -80,6 +82,7 @@ pub const CLASSES: [Class; 24] = [
     Class::LogPayload,
     Class::LogEntrySealed,
     Class::LogCut,
+    Class::LogBlocks,
     Class::Node,
     Class::NodeSealed,
     Class::CellSealed,
@@ -143,6 +146,7 @@ pub fn mutate(base: &Base, class: Class, seed: u64) -> Mutation {
         Class::LogPayload => at.log_payload(),
         Class::LogEntrySealed => at.log_entry(),
         Class::LogCut => at.log_cut(),
+        Class::LogBlocks => at.log_blocks(),
         Class::Node => at.node(false),
         Class::NodeSealed => at.node(true),
         Class::CellSealed => at.cell(),

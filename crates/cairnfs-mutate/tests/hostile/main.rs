@@ -24,7 +24,7 @@ use cairnfs_mutate::{Base, CLASSES, Class, Verdict, bases, mutate, survives};
 /// Default number of mutations in a run.
 const DEFAULT: u64 = 9600;
 /// The base that each round of all classes damages: the empty base has little to damage.
-const BASES: [usize; 6] = [1, 2, 3, 1, 2, 0];
+const BASES: [usize; 7] = [1, 2, 3, 4, 1, 2, 0];
 /// Maximum memory in bytes that one volume may use at once.
 const MOST_MEMORY: usize = 16 << 20;
 /// Number of failures after which a run stops.

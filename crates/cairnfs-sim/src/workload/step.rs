@@ -454,7 +454,7 @@ impl<'a> Runner<'a> {
             }
             Step::Fsync(p) => fs.fsync(self.look_up(p)?, false),
             Step::Fdatasync(p) => fs.fsync(self.look_up(p)?, true),
-            Step::Sync => fs.sync(),
+            Step::Sync => fs.sync_stated(),
             Step::Merge => fs.merge(),
             Step::Snapshot(name) => fs.snapshot(name),
             Step::Branch(name) => fs.branch(name).map(|_| ()),

@@ -431,6 +431,7 @@ fn power_cuts_in_multi_record_contexts_detect_injected_faults() {
     });
     let two = around("", 20, "sync");
     table.must_detect(&[DurableLsnAhead], Run, |f| cuts(f, base(), &two));
+    table.must_detect(&[MarkAhead], Run, |f| cuts(f, base(), &two));
     table.must_detect(&[ChainUnchecked], Recovery, |f| grafted(f, base(), &two));
     let merge = around("chmod e 448", 14, "sync; merge");
     table.must_detect(&[TailMovedEachStep], Run, |f| cuts(f, full(), &merge));
@@ -442,7 +443,8 @@ fn power_cuts_in_multi_record_contexts_detect_injected_faults() {
 #[test]
 fn bit_rot_detects_missing_verification() {
     let mut table = Table::default();
-    let steps = steps("chmod f 384; fsync f; chmod g 384; fsync g; chmod d 448; fsync d").unwrap();
+    let synced = "chmod f 384; fsync f; chmod g 384; fsync g; chmod d 448; fsync d";
+    let (stated, steps) = (steps("chmod f 384; sync").unwrap(), steps(synced).unwrap());
     table.must_detect(&[DataUnchecked], Recovery, |f| {
         rot(f, base(), &steps, Rot::Data)
     });
@@ -451,6 +453,9 @@ fn bit_rot_detects_missing_verification() {
     });
     table.must_detect(&[EndUnchecked], Recovery, |f| {
         rot(f, base(), &steps, Rot::Log)
+    });
+    table.must_detect(&[MarkMissing], Run, |f| {
+        rot(f, base(), &stated, Rot::StatedLog)
     });
     table.done();
 }

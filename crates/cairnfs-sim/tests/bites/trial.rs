@@ -291,6 +291,8 @@ pub enum Rot {
     /// In the log except its newest record: damage to that cannot be distinguished from a write
     /// that was lost.
     Log,
+    /// In the log, after a sync that has stated that it is durable.
+    StatedLog,
 }
 
 /// Flips a bit in a few bytes of each block that these steps leave, one at a time: reading must
@@ -336,7 +338,7 @@ fn used_blocks(image: &Image, place: Rot) -> Vec<u64> {
     let behind_log = 16 + fs.info().log_size / BLOCK as u64;
     let range = match place {
         Rot::Data => behind_log..image.size() / BLOCK as u64,
-        Rot::Log => 16..behind_log,
+        Rot::Log | Rot::StatedLog => 16..behind_log,
     };
     let used = |block: &u64| {
         let mut bytes = [0; BLOCK];

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! block 0            superblock slot 0        block 8   superblock slot 1
+//! block 12           durable mark
 //! 16 ..              the log
 //! table_start ..     group table, copy 0 then copy 1
 //! bitmap_start ..    group bitmaps, copy 0 of every group, then copy 1 of every group
@@ -11,10 +12,13 @@
 use crate::error::{Error, Result};
 use crate::format::BLOCK_SIZE;
 
-/// First block of the log. Before it are the two superblock slots, and unused blocks between them.
+/// First block of the log. Before it are the two superblock slots, the durable mark, and unused blocks
+/// between them.
 pub const LOG_START: u64 = 16;
 /// The block of each superblock slot.
 pub const SUPERBLOCK_SLOTS: [u64; 2] = [0, 8];
+/// The block of the durable mark.
+pub const MARK_BLOCK: u64 = 12;
 /// Blocks of an allocation group (128 MiB): the number of bits of a bitmap block.
 pub const GROUP_BLOCKS: u64 = (BLOCK_SIZE * 8) as u64;
 /// Size of a group table entry in bytes.

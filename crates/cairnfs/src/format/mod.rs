@@ -13,6 +13,7 @@ pub mod group;
 pub mod item;
 pub mod key;
 pub mod lineage;
+pub mod mark;
 pub mod node;
 pub mod numbers;
 pub mod overflow;

@@ -9,7 +9,7 @@ use zerocopy::little_endian::{U32, U64};
 
 use crate::device::{Access, AlignedBuf, Device, FileDevice, looks_empty};
 use crate::error::{Error, Result};
-use crate::format::geometry::{Geometry, LOG_START, SUPERBLOCK_SLOTS};
+use crate::format::geometry::{Geometry, LOG_START, MARK_BLOCK, SUPERBLOCK_SLOTS};
 use crate::format::item::S_IFDIR;
 use crate::format::key::{Key, Kind, MAIN_ROOT};
 use crate::format::node::{CellValue, NodeBuilder};
@@ -139,9 +139,10 @@ fn write_volume(
         return Err(Error::Invalid("the volume would be larger than its device"));
     }
     let geometry = Geometry::for_size(size, options.log_size)?;
-    // The old superblocks are erased first, so that no crash leaves a half-overwritten old volume.
-    for slot in SUPERBLOCK_SLOTS {
-        device.write(slot * BLOCK_SIZE as u64, &AlignedBuf::zeroed(BLOCK_SIZE))?;
+    // The old superblocks are erased first, so that no crash leaves a half-overwritten old volume. The
+    // mark gets its block on the host here, so that it never needs space there later.
+    for block in SUPERBLOCK_SLOTS.into_iter().chain([MARK_BLOCK]) {
+        device.write(block * BLOCK_SIZE as u64, &AlignedBuf::zeroed(BLOCK_SIZE))?;
     }
     device.flush()?;
     zero_log(device, &geometry, progress)?;

@@ -28,6 +28,7 @@ mod info;
 mod lifecycle;
 mod listing;
 mod locked;
+mod lost;
 mod make;
 mod namespace;
 mod numbered;
@@ -67,6 +68,7 @@ mod yielding;
 use std::sync::Arc;
 
 pub(crate) use drop::ReaderEnds;
+pub use lost::{Lost, LostItem};
 pub use make::{MakeOptions, inspect, is_unmade, make, make_device};
 pub use observe::{Call, Observer, Outcome};
 pub use options::Options;

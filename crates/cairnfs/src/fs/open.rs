@@ -67,6 +67,7 @@ impl FileSystem {
             OpenMode {
                 read_only: options.is_read_only(),
                 recovery: options.recovery,
+                damaged_log: options.damaged_log,
                 discard: options.discard,
                 limits: limits(options),
                 seed: options.seed,

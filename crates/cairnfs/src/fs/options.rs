@@ -25,6 +25,9 @@ pub struct Options {
     /// even if the log or the newest superblock is damaged: later changes are missing, and blocks
     /// that a later merge overwrote fail their checksum. For salvage, like XFS's `norecovery`.
     pub recovery: bool,
+    /// A damaged log is replayed up to the damage, and the volume is opened read-only. For salvage:
+    /// [`FileSystem::lost_log`](crate::fs::FileSystem::lost_log) says what is lost.
+    pub damaged_log: bool,
     /// Bytes that caches and unwritten changes may use.
     pub cache_budget: usize,
     /// A sync of the whole volume starts this long after the last one; `None`: only on request.
@@ -70,6 +73,7 @@ impl Default for Options {
             read_only: false,
             root: None,
             recovery: true,
+            damaged_log: false,
             cache_budget: budget::default_budget(),
             durability_interval: Some(Duration::from_secs(5)),
             discard: true,
@@ -89,6 +93,6 @@ impl Default for Options {
 impl Options {
     /// Whether all changes are refused.
     pub(super) fn is_read_only(&self) -> bool {
-        self.read_only || !self.recovery
+        self.read_only || !self.recovery || self.damaged_log
     }
 }

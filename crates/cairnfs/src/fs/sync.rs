@@ -188,6 +188,19 @@ impl FileSystem {
         self.observed(Call::Sync, || self.sync_all())
     }
 
+    /// As [`FileSystem::sync`], and then states on the device that everything is durable: damage to
+    /// the end of the log, which without that cannot be told from an end that was never durable, is
+    /// recognised from then on. Costs a write and a flush more, if anything became durable.
+    ///
+    /// # Errors
+    /// As [`FileSystem::sync`].
+    pub fn sync_stated(&self) -> Result<()> {
+        self.observed(Call::Sync, || {
+            self.sync_all()?;
+            self.core().state_durable()
+        })
+    }
+
     /// The number of the last successful sync of the whole volume.
     pub(super) fn syncs_done(&self) -> u64 {
         self.engine.syncs.done.reached()

@@ -105,7 +105,7 @@ impl FileSystem {
                 core.journal().rest();
                 Page::rest();
                 if !syncs {
-                    return Ok(());
+                    return core.state_durable();
                 }
                 match self.sync() {
                     // A read needed by the writeback of some file failed. Its data stays for the
@@ -113,6 +113,7 @@ impl FileSystem {
                     Err(_) if core.storage().failure().is_none() => {}
                     result => result?,
                 }
+                core.state_durable()?;
                 // Logs a displaced volume file.
                 let _ = self.host_file();
                 if core.has_much_to_discard() || core.has_much_removed() {

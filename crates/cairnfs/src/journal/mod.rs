@@ -9,6 +9,10 @@
 mod ablation;
 mod bytes;
 pub mod cil;
+#[cfg(test)]
+#[cfg(not(shuttle))]
+#[path = "tests/ends.rs"]
+mod ends;
 pub mod fsync_record;
 mod head;
 #[cfg(test)]

@@ -26,6 +26,7 @@ mod histories;
 mod items;
 mod limits;
 mod lineage;
+mod mark;
 mod merge;
 mod open;
 mod reservations;
@@ -60,12 +61,15 @@ pub use runs::subtract_runs;
 pub use superblocks::Superblocks;
 
 use self::ablation::LoggedWhole;
+use self::mark::DurableMark;
 use crate::data::DataStore;
 use crate::device::Storage;
 use crate::error::Result;
 use crate::format::geometry::Geometry;
+use crate::format::record::Entry;
 use crate::index::Index;
 use crate::journal::Journal;
+use crate::journal::recover::{LostLog, read_lost};
 use crate::journal::signals::Signals;
 use crate::mechanism::Mechanism;
 use crate::source::Source;
@@ -99,8 +103,11 @@ pub struct Core {
     fsyncs: Fsyncs,
     logged_whole: LoggedWhole,
     superblocks: Superblocks,
+    mark: DurableMark,
     /// Bytes of log that were replayed when the volume was opened.
     replayed: u64,
+    /// What was found of a damaged log when the volume was opened.
+    lost: Option<LostLog>,
 }
 
 impl Core {
@@ -172,6 +179,22 @@ impl Core {
     /// Bytes of log that were replayed when the volume was opened.
     pub fn replayed(&self) -> u64 {
         self.replayed
+    }
+
+    /// What is lost of the log, if it is damaged and the volume was opened all the same.
+    pub fn lost_log(&self) -> Option<&LostLog> {
+        self.lost.as_ref()
+    }
+
+    /// Calls `each` with the entries that can be read of what is lost of the log, in no order.
+    ///
+    /// # Errors
+    /// The device's failure.
+    pub fn each_lost(&self, each: &mut dyn FnMut(&Entry<'_>)) -> Result<()> {
+        let superblock = self.superblocks.newest();
+        self.lost.as_ref().map_or(Ok(()), |lost| {
+            read_lost(&*self.storage, &superblock, lost, each)
+        })
     }
 
     /// Reservations of log and space, and the sums of commits.

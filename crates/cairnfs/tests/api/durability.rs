@@ -215,6 +215,26 @@ fn sync_files_uses_one_flush() {
     );
 }
 
+/// A sync that states what is durable costs a write and a flush more, and nothing if nothing became
+/// durable; an fsync states nothing.
+#[test]
+fn durable_mark_is_written_once_for_what_became_durable() {
+    let fs = quiet();
+    let cost_of_sync = || {
+        let before = counted(&fs, "device_writes");
+        fs.sync_stated().unwrap();
+        counted(&fs, "device_writes") - before
+    };
+    let file = create(&fs, ROOT, "file");
+    assert_eq!(cost_of_sync(), 2, "the context, and the mark");
+    assert_eq!(cost_of_sync(), 0, "an idle volume");
+    fs.setxattr(file, b"user.a", b"b", XattrMode::Set).unwrap();
+    let fsynced = cost(&fs, file);
+    assert_eq!((fsynced.writes, fsynced.flushes), (1, 1), "{fsynced:?}");
+    assert_eq!(cost_of_sync(), 1, "the mark states the fsync");
+    assert_eq!(cost_of_sync(), 0);
+}
+
 #[test]
 fn sync_through_covers_thousand_changes_with_one_flush() {
     let fs = quiet();

@@ -148,7 +148,7 @@ impl Chain {
     }
 
     /// Leaves out an incomplete context at the end.
-    fn drop_open(&mut self) {
+    pub fn drop_open(&mut self) {
         if let Some(open) = self.open.take() {
             fault::inject(InjectedFault::HalfContextCounts, || {
                 self.complete(open.seq, open.start, 0)

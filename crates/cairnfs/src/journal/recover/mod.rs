@@ -7,7 +7,7 @@
 //!
 //! | End of the chain | Meaning |
 //! |---|---|
-//! | before an LSN that was durable, by the superblock or any record | damage: [`check_end`] |
+//! | before an LSN that was durable, by the superblock, the durable mark or any record | damage: [`end_damage`] |
 //! | a record names a newer superblock generation | damage: that superblock is lost |
 //! | an fsync record at or after the durable LSN whose checks do not hold | the log ends there |
 //! | a mount record | the log ends before it, and the next mount overwrites it |
@@ -21,7 +21,7 @@ use self::chain::Chain;
 use self::reader::Reader;
 use self::search::search_beyond;
 use crate::device::Device;
-use crate::error::{Error, Result};
+use crate::error::{Corruption, Error, Result};
 use crate::fault::{InjectedFault, is_injected};
 use crate::format::record::{self, Entry};
 use crate::format::superblock::Superblock;
@@ -59,6 +59,23 @@ pub struct Scan {
     pub end: LogPosition,
     /// The largest sequence found, of complete and incomplete contexts.
     pub last_seq: u64,
+    /// The LSN that the durable mark states.
+    pub marked: u64,
+    /// What is lost, if the log is damaged and the caller takes it all the same.
+    pub lost: Option<LostLog>,
+}
+
+/// The part of a damaged log that was durable and is not found.
+#[derive(Debug, Clone)]
+pub struct LostLog {
+    /// The damage.
+    pub damage: Corruption,
+    /// Where the valid part of the log ends.
+    pub end: u64,
+    /// Up to which LSN it was durable.
+    pub durable: u64,
+    /// How many records behind the end can be found.
+    pub records: u64,
 }
 
 impl Scan {
@@ -68,6 +85,7 @@ impl Scan {
             contexts: Vec::new(),
             end: Chain::at_tail(superblock).end,
             last_seq: superblock.merged_seq.get(),
+            ..Self::default()
         }
     }
 
@@ -99,16 +117,30 @@ impl Scan {
 
 /// Follows the log from the superblock's tail. Records with a newer generation mean that the newest
 /// superblock was lost. If `other_slot_lost`, the other superblock slot is invalid, and the whole
-/// ring is searched for such a record.
+/// ring is searched for such a record. If `damaged`, a log that is damaged ends at the damage, and
+/// the result says what is lost.
 ///
 /// # Errors
 /// The device's failure; corruption: the log ends before the LSN that is known to have been
 /// durable.
-pub fn scan(device: &dyn Device, superblock: &Superblock, other_slot_lost: bool) -> Result<Scan> {
+pub fn scan(
+    device: &dyn Device,
+    superblock: &Superblock,
+    other_slot_lost: bool,
+    damaged: bool,
+) -> Result<Scan> {
     let mut reader = Reader::new(device, superblock);
+    let marked = reader.marked()?;
     let mut chain = Chain::at_tail(superblock);
+    chain.durable = chain.durable.max(marked);
     let limit = chain.end.lsn + superblock.log_blocks.get();
-    chain.follow(&mut reader, limit)?;
+    let disorder = match chain.follow(&mut reader, limit) {
+        Err(Error::Corrupt(disorder)) if damaged => {
+            chain.drop_open();
+            Some(*disorder)
+        }
+        followed => followed.map(|()| None)?,
+    };
     // Any record in the ring can show that a newer superblock was lost.
     let stop = match other_slot_lost {
         true => limit,
@@ -117,28 +149,44 @@ pub fn scan(device: &dyn Device, superblock: &Superblock, other_slot_lost: bool)
     let beyond = search_beyond(&mut reader, chain.end.lsn, stop, other_slot_lost)?;
     chain.durable = chain.durable.max(beyond.durable);
     chain.generation = chain.generation.max(beyond.generation);
-    check_end(&reader, superblock, &chain)?;
+    check_generation(superblock, &chain)?;
+    let lost = match disorder.or_else(|| end_damage(&reader, &chain, beyond.records)) {
+        Some(damage) if !damaged => return Err(damage.into()),
+        damage => damage.map(|damage| LostLog {
+            damage,
+            end: chain.end.lsn,
+            durable: chain.durable,
+            records: beyond.records,
+        }),
+    };
     let mut scan = Scan {
         contexts: chain.contexts,
         end: chain.end,
         last_seq: chain.last_seq,
+        marked,
+        lost,
     };
     scan.leave_missing_data(&mut reader, chain.durable)?;
     scan.leave_last_mount();
     Ok(scan)
 }
 
-/// Checks that the chain reaches all that was durable, and knows no newer superblock.
-fn check_end(reader: &Reader<'_>, superblock: &Superblock, chain: &Chain) -> Result<()> {
+/// The damage of a log whose chain does not reach all that was durable.
+fn end_damage(reader: &Reader<'_>, chain: &Chain, behind: u64) -> Option<Corruption> {
     let (end, durable) = (chain.end.lsn, chain.durable);
-    if end < durable && !is_injected(InjectedFault::EndUnchecked) {
-        return Err(Error::corrupt(
+    let damaged = end < durable && !is_injected(InjectedFault::EndUnchecked);
+    damaged.then(|| {
+        Corruption::new(
             reader.block_of(end),
             "log",
             format!("valid records up to LSN {durable}, which were durable"),
-            format!("no valid record at LSN {end}"),
-        ));
-    }
+            format!("no valid record at LSN {end}, and {behind} behind it"),
+        )
+    })
+}
+
+/// Checks that no record names a newer superblock.
+fn check_generation(superblock: &Superblock, chain: &Chain) -> Result<()> {
     if chain.generation > superblock.generation.get() {
         return Err(Error::corrupt(
             superblock.slot_block() ^ 8,
@@ -146,6 +194,38 @@ fn check_end(reader: &Reader<'_>, superblock: &Superblock, chain: &Chain) -> Res
             format!("generation {}, which the log knows", chain.generation),
             format!("at most generation {}", superblock.generation),
         ));
+    }
+    Ok(())
+}
+
+/// Calls `each` with the entries of all records that can be read of what is lost. Such records need
+/// not be whole contexts, and what they say may have been changed by records that cannot be read.
+///
+/// # Errors
+/// The device's failure.
+pub fn read_lost(
+    device: &dyn Device,
+    superblock: &Superblock,
+    lost: &LostLog,
+    each: &mut dyn FnMut(&Entry<'_>),
+) -> Result<()> {
+    let mut reader = Reader::new(device, superblock);
+    let ring = superblock.log_blocks.get();
+    let limit = lost.durable.min(superblock.tail_lsn.get() + ring);
+    let mut lsn = lost.end;
+    while lsn < limit {
+        let Some(header) = reader.header(lsn, limit)? else {
+            lsn += 1;
+            continue;
+        };
+        if reader.read_payload(&header)? {
+            let entries = record::entries(reader.block_of(lsn), reader.parts(&header).0);
+            // An entry that is not valid ends the record.
+            entries
+                .map_while(|entry| entry.ok())
+                .for_each(|entry| each(&entry));
+        }
+        lsn += header.blocks();
     }
     Ok(())
 }

@@ -10,7 +10,8 @@ use super::FoundContext;
 use crate::device::{AlignedBuf, Device};
 use crate::error::{Error, Result};
 use crate::fault::{InjectedFault, is_injected};
-use crate::format::geometry::LOG_START;
+use crate::format::geometry::{LOG_START, MARK_BLOCK};
+use crate::format::mark::RawMark;
 use crate::format::record::{self, HEADER_SIZE, RecordHeader};
 use crate::format::superblock::Superblock;
 use crate::format::{BLOCK_SIZE, checksum};
@@ -64,26 +65,48 @@ impl<'a> Reader<'a> {
     /// Reads the record at `position`, its payload into the buffer. Returns `None` if it is not
     /// valid or not of this volume.
     pub fn record(&mut self, position: LogPosition, limit: u64) -> Result<Option<RecordHeader>> {
-        if position.lsn >= limit {
-            return Ok(None);
-        }
-        self.read(position.lsn, 1)?;
-        let Some(header) = RecordHeader::decode(&self.buffer) else {
+        let Some(header) = self.header(position.lsn, limit)? else {
             return Ok(None);
         };
-        let fits = header.uuid == self.superblock.uuid
-            && header.lsn.get() == position.lsn
-            && (header.chain.get() == position.chain || is_injected(InjectedFault::ChainUnchecked))
-            && position.lsn + header.blocks() <= limit;
-        if !fits {
+        let chains =
+            header.chain.get() == position.chain || is_injected(InjectedFault::ChainUnchecked);
+        if !chains {
             return Ok(None);
         }
-        if header.blocks() > 1 {
-            self.read(position.lsn, header.blocks())?;
-        }
-        let valid = checksum::crc(self.payload(&header)) == header.payload_crc.get()
-            || is_injected(InjectedFault::PayloadUnchecked);
+        let valid = self.read_payload(&header)? || is_injected(InjectedFault::PayloadUnchecked);
         Ok(valid.then_some(header))
+    }
+
+    /// Reads the header of a record of this volume at `lsn` that ends before `limit`, if there is
+    /// one.
+    pub fn header(&mut self, lsn: u64, limit: u64) -> Result<Option<RecordHeader>> {
+        if lsn >= limit {
+            return Ok(None);
+        }
+        self.read(lsn, 1)?;
+        let header = RecordHeader::decode(&self.buffer);
+        Ok(header.filter(|header| {
+            header.uuid == self.superblock.uuid
+                && header.lsn.get() == lsn
+                && lsn + header.blocks() <= limit
+        }))
+    }
+
+    /// Reads the payload of the record whose header was read last. Returns whether it has its
+    /// checksum.
+    pub fn read_payload(&mut self, header: &RecordHeader) -> Result<bool> {
+        if header.blocks() > 1 {
+            self.read(header.lsn.get(), header.blocks())?;
+        }
+        Ok(checksum::crc(self.payload(header)) == header.payload_crc.get())
+    }
+
+    /// The LSN up to which the durable mark says that the log was durable; 0 if there is no mark.
+    pub fn marked(&mut self) -> Result<u64> {
+        self.buffer.ensure(BLOCK_SIZE);
+        let block = self.buffer.get_mut(..BLOCK_SIZE).unwrap_or_default();
+        self.device.read(MARK_BLOCK * BLOCK_SIZE as u64, block)?;
+        Ok(RawMark::decode(block, &self.superblock.uuid).unwrap_or(0))
     }
 
     /// The record headers of this volume in `blocks` blocks of the ring from `lsn`, valid or not as

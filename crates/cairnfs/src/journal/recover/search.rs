@@ -16,6 +16,8 @@ pub(super) struct Beyond {
     pub durable: u64,
     /// The largest superblock generation that one of them names.
     pub generation: u64,
+    /// How many headers of records are where their LSN says.
+    pub records: u64,
 }
 
 /// Searches after the end of the log for records that show that more of it was durable. With
@@ -34,6 +36,7 @@ pub(super) fn search_beyond(
             let here = header.lsn.get() == found;
             if here {
                 beyond.durable = beyond.durable.max(header.durable_lsn.get().min(found));
+                beyond.records += 1;
             }
             // After a superblock was lost, the log may have wrapped around.
             let place = reader.is_same_block(header.lsn.get(), found);

@@ -74,7 +74,7 @@ impl NewLog {
 
     /// What recovery finds: all values, none of which is logged twice, and the end.
     pub fn found(self, device: &dyn Device) -> (Values, LogPosition) {
-        let scan = scan(device, &self.superblock(), false).unwrap();
+        let scan = scan(device, &self.superblock(), false, false).unwrap();
         let mut values = Values::new();
         for context in &scan.contexts {
             read_context(device, &self.superblock(), context, &mut |entry| {

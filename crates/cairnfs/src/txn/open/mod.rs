@@ -37,6 +37,7 @@ use crate::txn::drop::Drops;
 use crate::txn::fsync::Fsyncs;
 use crate::txn::heads::Heads;
 use crate::txn::items::SharedByTrees;
+use crate::txn::mark::DurableMark;
 use crate::txn::merge::Merger;
 use crate::txn::reservations::{Credit, Reservations};
 use crate::txn::roots::Roots;
@@ -56,6 +57,8 @@ pub struct OpenMode {
     /// Whether the log is replayed. Otherwise the volume is in the state of its last merge, and
     /// must be read-only.
     pub recovery: bool,
+    /// Whether a damaged log is replayed up to the damage; the volume must be read-only.
+    pub damaged_log: bool,
     /// Whether freed space is discarded on the device.
     pub discard: bool,
     /// How the memory budget is divided.
@@ -75,6 +78,7 @@ impl OpenMode {
         Self {
             read_only: false,
             recovery: true,
+            damaged_log: false,
             discard: false,
             limits,
             seed: Some(1),
@@ -96,7 +100,7 @@ impl Core {
     /// or the index; the device's failure.
     pub fn open(device: Arc<dyn Device>, mode: OpenMode) -> Result<Self> {
         assert!(
-            mode.recovery || mode.read_only,
+            mode.read_only || mode.recovery && !mode.damaged_log,
             "changes to a volume whose log was not replayed"
         );
         let base_device = device.clone();
@@ -156,7 +160,12 @@ impl Core {
             mode.limits.replay = i64::MAX;
         }
         let found = match mode.recovery {
-            true => scan(&*storage, &superblock, identity.other_lost)?,
+            true => scan(
+                &*storage,
+                &superblock,
+                identity.other_lost,
+                mode.damaged_log,
+            )?,
             false => Scan::skipped(&superblock),
         };
         let core = Self::assemble(storage, superblock, &found, mode)?;
@@ -255,6 +264,8 @@ impl Core {
             fsyncs: Fsyncs::default(),
             logged_whole: LoggedWhole::default(),
             superblocks,
+            mark: DurableMark::found(found.marked),
+            lost: found.lost.clone(),
             data: DataStore::new(storage.clone(), limits.data),
             storage,
             geometry,

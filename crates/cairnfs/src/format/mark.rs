@@ -1,0 +1,97 @@
+//! The durable mark: one sector, before the log, that says up to which LSN the log was durable.
+//!
+//! A record says what was durable before it; so the last records before a kill say nothing about
+//! themselves. The mark does, some seconds later. It is overwritten in place, and lies in one
+//! sector, so a power cut leaves the old one or the new one; both are true.
+
+use zerocopy::little_endian::U64;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::format::{BLOCK_SIZE, MAX_COUNTER, checksum};
+
+/// Magic number of a mark.
+pub const MARK_MAGIC: [u8; 8] = *b"CDurMark";
+
+/// The on-disk mark. The rest of its block is zero.
+#[derive(
+    Debug,
+    Clone,
+    Copy,
+    Default,
+    PartialEq,
+    Eq,
+    FromBytes,
+    IntoBytes,
+    Immutable,
+    KnownLayout,
+    Unaligned,
+)]
+#[repr(C)]
+pub struct RawMark {
+    /// [`MARK_MAGIC`].
+    pub magic: [u8; 8],
+    /// XXH3-64 of the mark behind this field.
+    pub checksum: U64,
+    /// UUID of the volume.
+    pub uuid: [u8; 16],
+    /// The log was durable up to this LSN.
+    pub durable_lsn: U64,
+    /// Zero.
+    pub reserved: [u8; 24],
+}
+
+impl RawMark {
+    /// The mark of a volume whose log is durable up to `durable_lsn`.
+    pub fn new(uuid: [u8; 16], durable_lsn: u64) -> Self {
+        let mut mark = Self {
+            magic: MARK_MAGIC,
+            uuid,
+            durable_lsn: U64::new(durable_lsn),
+            ..Self::default()
+        };
+        mark.checksum = U64::new(mark.compute());
+        mark
+    }
+
+    fn compute(&self) -> u64 {
+        checksum::hash64(self.as_bytes().get(16..).unwrap_or_default())
+    }
+
+    /// The block that holds it.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut block = self.as_bytes().to_vec();
+        block.resize(BLOCK_SIZE, 0);
+        block
+    }
+
+    /// The LSN in the mark at the beginning of `bytes`; `None` if there is no valid one of this
+    /// volume.
+    pub fn decode(bytes: &[u8], uuid: &[u8; 16]) -> Option<u64> {
+        let (mark, _) = RawMark::read_from_prefix(bytes).ok()?;
+        let lsn = mark.durable_lsn.get();
+        (mark.magic == MARK_MAGIC
+            && mark.checksum.get() == mark.compute()
+            && mark.uuid == *uuid
+            && lsn < MAX_COUNTER)
+            .then_some(lsn)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flipped_bit_in_mark_is_detected() {
+        let bytes = RawMark::new([7; 16], 99).encode();
+        assert_eq!(RawMark::decode(&bytes, &[7; 16]), Some(99));
+        assert_eq!(RawMark::decode(&bytes, &[8; 16]), None, "another volume");
+        for bit in 0..size_of::<RawMark>() * 8 {
+            let mut bytes = bytes.clone();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(RawMark::decode(&bytes, &[7; 16]), None, "bit {bit}");
+        }
+        let beyond = RawMark::new([7; 16], MAX_COUNTER).encode();
+        assert_eq!(RawMark::decode(&beyond, &[7; 16]), None);
+    }
+}

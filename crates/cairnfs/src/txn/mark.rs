@@ -1,0 +1,56 @@
+//! Writing the durable mark ([`crate::format::mark`]), which states how far the log is durable.
+//!
+//! The records of a sync say what was durable before them, and nothing says that the flush behind
+//! them succeeded until something later is written. If nothing is, the mark says it: after the worker's
+//! interval, and at once after a sync that a user asked for. It is written only if the log has become
+//! durable further than the last one says, so an idle volume is not written to, and an fsync has
+//! no part in it. It takes no space in the log, so a full log changes nothing.
+
+use crate::device::Device;
+use crate::error::Result;
+use crate::fault::{self, InjectedFault};
+use crate::format::BLOCK_SIZE;
+use crate::format::geometry::MARK_BLOCK;
+use crate::format::mark::RawMark;
+use crate::sync::Mutex;
+use crate::txn::Core;
+
+/// What the durable mark of an open volume says.
+pub(super) struct DurableMark {
+    /// Locked while the mark is written.
+    stated: Mutex<u64>,
+}
+
+impl DurableMark {
+    /// The mark that was found when the volume was opened.
+    pub fn found(stated: u64) -> Self {
+        Self {
+            stated: Mutex::new(stated),
+        }
+    }
+}
+
+impl Core {
+    /// Writes how far the log is durable to the mark, and makes that durable, unless the mark says
+    /// so already. Does nothing while the host is full: then what it would say is held as well.
+    ///
+    /// # Errors
+    /// The device's failure.
+    pub fn state_durable(&self) -> Result<()> {
+        let mut stated = self.mark.stated.lock();
+        let mut durable = self.journal.durable_lsn();
+        if self.read_only || durable <= *stated || self.storage.is_holding() {
+            return Ok(());
+        }
+        let now = durable;
+        fault::inject(InjectedFault::MarkAhead, || durable += 1);
+        fault::unless(InjectedFault::MarkMissing, || {
+            let mark = RawMark::new(self.superblocks.newest().uuid, durable);
+            self.storage
+                .write(MARK_BLOCK * BLOCK_SIZE as u64, &mark.encode())?;
+            self.storage.flush_through(self.storage.stamp())
+        })?;
+        *stated = now;
+        Ok(())
+    }
+}
