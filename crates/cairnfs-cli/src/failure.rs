@@ -163,7 +163,11 @@ pub fn hint_for(error: &cairnfs::Error) -> Option<&'static str> {
         E::NoSpace => {
             Some("remove files, or make a larger volume: cairnfs mkfs --size SIZE VOLUME")
         }
-        E::Corrupt(damage) if matches!(damage.what, "log" | "log record" | "superblock") => {
+        E::Corrupt(damage) if matches!(damage.what, "log" | "log record order") => Some(
+            "nothing was changed; to save what is before the damage, and to see what is lost: \
+             cairnfs export VOLUME DIR, then make a new volume",
+        ),
+        E::Corrupt(damage) if matches!(damage.what, "log record" | "superblock") => {
             Some("to save what the last merge left: cairnfs export --no-recovery VOLUME DIR")
         }
         E::Io { .. } => {

@@ -28,6 +28,8 @@ pub enum Access {
     Read,
     /// Read only the state of the last merge, without the log.
     Unrecovered,
+    /// Read only; of a damaged log, what is before the damage.
+    Salvage,
     /// Read and write; no other process may have the volume open.
     Write,
 }
@@ -95,7 +97,16 @@ impl Volume {
         let volume = Self::try_open(path, access).map_err(|e| Failure::opening(path, &e))?;
         match &place.reference {
             None => Ok(volume),
-            reference => volume.at(reference.as_deref(), access),
+            reference => {
+                let opened = volume.at(reference.as_deref(), access);
+                let lost = || volume.fs.lost_log().is_ok_and(|lost| lost.is_some());
+                opened.map_err(|failure| match access == Access::Salvage && lost() {
+                    true => failure.hint(
+                        "the volume's log is damaged, and may have had it: cairnfs check VOLUME",
+                    ),
+                    false => failure,
+                })
+            }
         }
     }
 
@@ -135,6 +146,7 @@ impl Volume {
         let options = Options {
             read_only: access != Access::Write,
             recovery: access != Access::Unrecovered,
+            damaged_log: access == Access::Salvage,
             kernel_clock: true,
             ..Options::default()
         };

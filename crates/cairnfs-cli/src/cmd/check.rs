@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use cairnfs::Error;
 use cairnfs::device::{Access, FileDevice};
-use cairnfs_check::codes::{LOG_DAMAGED, LOG_ENTRY, LOG_ORDER, SUPERBLOCK_LOST};
+use cairnfs_check::codes::{LOG_ENTRY, SUPERBLOCK_LOST};
 use cairnfs_check::{CheckOptions, Finding, Report, check};
 use serde::Serialize;
 
@@ -114,9 +114,9 @@ fn examine(args: &Args) -> Result<Report, Failure> {
     .map_err(fail)
 }
 
-/// Whether damage prevents opening the volume with its log.
+/// Whether damage prevents opening the volume with its log, also to save what is before the damage.
 fn log_is_lost(report: &Report) -> bool {
-    let lost = [SUPERBLOCK_LOST, LOG_DAMAGED, LOG_ORDER, LOG_ENTRY];
+    let lost = [SUPERBLOCK_LOST, LOG_ENTRY];
     report.findings.iter().any(|f| lost.contains(&f.code))
 }
 

@@ -4,8 +4,11 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, BufWriter, IsTerminal, Write};
 use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+
+use cairnfs::fs::Lost;
 
 use crate::cmd::import::finish;
 use crate::failure::{AnyError, Explain, Failure, shown};
@@ -142,9 +145,17 @@ pub fn run(args: Args) -> Result<ExitCode, AnyError> {
     }
     let access = match args.no_recovery {
         true => Access::Unrecovered,
-        false => Access::Read,
+        false => Access::Salvage,
     };
-    let (volume, node) = Volume::open_at(&place, access, LastLink::Follow)?;
+    let volume = Volume::open(&place, access)?;
+    let lost = volume.fs().lost_log().explain(volume.shown(b""))?;
+    let lost = lost.map(|lost| LostPaths::of(&volume, &lost));
+    let node = volume.find(&place.inside, LastLink::Follow);
+    // It may be among what is lost.
+    let node = node.inspect_err(|_| {
+        let failures = lost.iter().flat_map(|lost| &lost.failures);
+        failures.for_each(Failure::tell);
+    })?;
     let path = match node.is_dir() {
         true => Vec::new(),
         false => split_last(&place.inside)
@@ -154,6 +165,11 @@ pub fn run(args: Args) -> Result<ExitCode, AnyError> {
     let mut source = VolumeSource::new(volume, 0, node, place.inside);
     let progress = Progress::bytes("exporting", 0, args.quiet || args.json);
     let mut copier = Copier::new(Keep::ALL, &progress);
+    if let Some(lost) = &lost {
+        lost.failures
+            .iter()
+            .for_each(|failure| copier.tell(failure));
+    }
     match out {
         None => {
             let mut sink = HostSink::make(&args.destination, Keep::ALL)?.replacing(args.force);
@@ -171,9 +187,47 @@ pub fn run(args: Args) -> Result<ExitCode, AnyError> {
             archive(&mut copier, &mut source, path, out, &progress)?;
         }
     }
-    let summary = copier.summary;
+    let mut summary = copier.summary;
+    summary.lost = lost.map(|lost| lost.paths).unwrap_or_default();
     drop(progress);
     finish(&summary, "Exported", args.quiet, args.json, streams)
+}
+
+/// What is lost with the damaged part of the log.
+struct LostPaths {
+    paths: Vec<String>,
+    failures: Vec<Failure>,
+}
+
+impl LostPaths {
+    fn of(volume: &Volume, lost: &Lost) -> Self {
+        let top = volume.shown(b"");
+        let named = match lost.items.is_empty() {
+            true => {
+                "what is exported is the state before the damage; the log names nothing of what is lost"
+            }
+            false => {
+                "what is exported is the state before the damage; what the log still names follows"
+            }
+        };
+        let damage = format!("changes are lost with its log: {}", lost.damage);
+        let mut failures = vec![Failure::new(&top, damage).hint(named)];
+        let mut paths = Vec::new();
+        for item in &lost.items {
+            let path = volume.shown(item.path.as_os_str().as_bytes());
+            let why = format!("its newest state is lost (inode {})", item.ino);
+            failures.push(Failure::new(&path, why));
+            paths.push(path);
+        }
+        if lost.more {
+            failures.push(Failure::new(&top, "the state of more files is lost"));
+        }
+        if lost.others {
+            let others = "changes of other branches, or of the list of branches, are lost";
+            failures.push(Failure::new(&top, others));
+        }
+        Self { paths, failures }
+    }
 }
 
 fn archive(

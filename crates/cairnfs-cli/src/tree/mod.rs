@@ -216,6 +216,9 @@ pub struct Summary {
     pub failed: u64,
     /// Unreadable ranges of files, which are zeros in the copy; the first 10,000.
     pub unreadable: Vec<Unreadable>,
+    /// Paths whose newest state is lost with a damaged log, as far as it names them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub lost: Vec<String>,
 }
 
 impl Summary {

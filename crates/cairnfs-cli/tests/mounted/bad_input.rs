@@ -368,6 +368,44 @@ fn flipped_log_byte_is_detected() {
     place.finish();
 }
 
+/// Nothing is written after the sync, so no record says that it was durable.
+#[test]
+fn overwritten_log_block_after_sync_and_kill_is_detected() {
+    if !able(&[]) {
+        return;
+    }
+    let mut place = Place::mounted("32M", "durability=0");
+    for n in 0..200 {
+        fs::write(place.at(format!("f{n}")), pattern(n, 700)).unwrap();
+    }
+    place.ok(&["sync", "m"]);
+    place.kill();
+    place.ok(&["umount", "m"]);
+    let whole = fs::read(place.volume()).unwrap();
+    let superblock = superblock(&place.volume());
+    let says = ["damaged", "log", "cairnfs export"];
+    for lsn in superblock.tail_lsn.get().. {
+        let block = LOG_START + lsn % superblock.log_blocks.get();
+        let at = (block * BLOCK) as usize;
+        if whole[at..at + BLOCK_SIZE].iter().all(|byte| *byte == 0) {
+            assert!(lsn > superblock.tail_lsn.get() + 30, "up to {lsn}");
+            break;
+        }
+        let file = File::options().write(true).open(place.volume()).unwrap();
+        file.write_all_at(&[0x77; BLOCK_SIZE], at as u64).unwrap();
+        place.fails(&["mount", "v.cairn", "m"], 32, &says);
+        place.fails(&["check", "v.cairn"], 4, &["log-damaged"]);
+        file.write_all_at(&whole[at..at + BLOCK_SIZE], at as u64)
+            .unwrap();
+    }
+    place.check();
+    place.mount("");
+    for n in 0..200 {
+        assert!(fs::read(place.at(format!("f{n}"))).unwrap() == pattern(n, 700));
+    }
+    place.finish();
+}
+
 #[test]
 fn full_volume_with_write_through_keeps_its_files() {
     a_full_volume("write=through");

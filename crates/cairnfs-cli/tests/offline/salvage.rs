@@ -1,4 +1,5 @@
-//! Files with unreadable blocks: readable data is saved, unreadable ranges are named.
+//! Files with unreadable blocks, and damaged logs: readable data is saved, unreadable ranges and lost
+//! changes are named.
 
 use std::fs;
 use std::path::Path;
@@ -162,4 +163,103 @@ fn export_without_recovery_needs_only_older_superblock() {
     assert!(text.contains("cairnfs export --no-recovery"), "{text}");
     p.ok(&["export", "-q", "--no-recovery", "v.img", "out"]);
     assert_eq!(fs::read(p.path("out/old")).unwrap(), b"merged long ago");
+}
+
+/// A volume with a directory `old`, and 200 files that are durable in the log alone, by syncs of so
+/// many files each, as a kill leaves it. Returns the blocks of the log from its tail on.
+fn killed_with_synced_files(p: &Place, each: usize) -> std::ops::Range<usize> {
+    p.ok(&["mkdir", "v.img:/old"]);
+    let options = Options {
+        workers: false,
+        ..Options::default()
+    };
+    let volume = FileSystem::open(&p.path("v.img"), &options).unwrap();
+    for i in 0..200 {
+        let name = format!("file-{i}");
+        let made = volume.mknod(1, name.as_bytes(), 0o100_644, 0, Creds::default());
+        volume
+            .write(made.unwrap().ino, 0, name.as_bytes(), false)
+            .unwrap();
+        if (i + 1) % each == 0 {
+            volume.sync_stated().unwrap();
+        }
+    }
+    let killed = fs::read(p.path("v.img")).unwrap();
+    let logged = volume.info().log_used as usize / BLOCK;
+    drop(volume);
+    let used = |block: &usize| killed[block * BLOCK..][..BLOCK].iter().any(|b| *b != 0);
+    let end = (16..1024).find(|block| !used(block)).unwrap();
+    fs::write(p.path("v.img"), killed).unwrap();
+    end - logged..end
+}
+
+fn overwrite(p: &Place, block: usize) {
+    let mut bytes = fs::read(p.path("v.img")).unwrap();
+    bytes[block * BLOCK..][..BLOCK].fill(0x5a);
+    fs::write(p.path("v.img"), bytes).unwrap();
+}
+
+/// One block of the log is overwritten after a kill. No command takes the volume for a sound one
+/// without the synced files, and none writes to it.
+#[test]
+fn overwritten_block_of_log_is_told() {
+    let p = Place::with_volume();
+    let blocks = killed_with_synced_files(&p, 200);
+    let sound = fs::read(p.path("v.img")).unwrap();
+    assert!(blocks.len() > 2, "{blocks:?}");
+    for block in blocks {
+        fs::write(p.path("v.img"), &sound).unwrap();
+        overwrite(&p, block);
+        let rotten = fs::read(p.path("v.img")).unwrap();
+        let checked = p.run(&["check", "v.img"]);
+        let text = String::from_utf8_lossy(&checked.stdout);
+        assert_eq!(checked.status.code(), Some(4), "block {block}: {text}");
+        assert!(text.contains("log-damaged: log ends at LSN"), "{text}");
+        assert!(text.contains("cairnfs export v.img DIR"), "{text}");
+        for refused in [["ls", "v.img:/"], ["mkdir", "v.img:/new"]] {
+            let out = p.run(&refused);
+            let text = String::from_utf8_lossy(&out.stderr);
+            assert_eq!(out.status.code(), Some(1), "{refused:?}: {text}");
+            assert!(text.contains("cairnfs export VOLUME DIR"), "{text}");
+        }
+        let _ = fs::remove_dir_all(p.path("out"));
+        let out = p.run(&["export", "v.img", "out"]);
+        let text = String::from_utf8_lossy(&out.stderr);
+        assert_eq!(out.status.code(), Some(1), "block {block}: {text}");
+        assert!(text.contains("changes are lost with its log"), "{text}");
+        assert!(p.path("out/old").is_dir());
+        assert!(!p.path("out/file-7").exists());
+        assert!(fs::read(p.path("v.img")).unwrap() == rotten, "written to");
+    }
+}
+
+/// What is before the damage is exported, and what records behind it say is named.
+#[test]
+fn export_of_damaged_log_has_what_is_before_and_names_what_is_behind() {
+    let p = Place::with_volume();
+    let blocks = killed_with_synced_files(&p, 20);
+    // Ten syncs, after the record of the mount.
+    assert_eq!((blocks.len() - 1) % 10, 0, "{blocks:?}");
+    let each = (blocks.len() - 1) / 10;
+    overwrite(&p, blocks.start + 1 + 4 * each);
+    let out = p.run(&["export", "--json", "v.img", "out"]);
+    assert_eq!(out.status.code(), Some(1));
+    let text = String::from_utf8_lossy(&out.stderr);
+    let summary: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+    for i in 0..200 {
+        let (name, file) = (format!("v.img:/file-{i}"), format!("out/file-{i}"));
+        let exported = p.path(&file).exists();
+        assert_eq!(exported, i < 80, "{name}: {text}");
+        let named = text.contains(&format!("{name}: its newest state is lost"));
+        assert_eq!(named, i >= 100, "{name}: {text}");
+        let lost = summary["lost"].as_array().unwrap();
+        assert_eq!(lost.iter().any(|at| *at == name), i >= 100, "{summary}");
+    }
+    assert_eq!(fs::read(p.path("out/file-79")).unwrap(), b"file-79");
+    p.fails(
+        &["export", "v.img:/file-150", "lost"],
+        1,
+        "v.img:/file-150: its newest state is lost",
+    );
+    p.fails(&["export", "v.img@later", "lost"], 1, "log is damaged");
 }

@@ -52,10 +52,11 @@ impl Ops {
         }
     }
 
-    /// Makes all earlier changes durable. Waits for the device.
+    /// Makes all earlier changes durable, and states on the device that they are. Waits for the
+    /// device.
     pub fn sync(&self) -> Outcome<()> {
         drop(self.arriving.write());
-        self.on(ROOT_INO, |root| Ok(root.fs.sync()?))
+        self.on(ROOT_INO, |root| Ok(root.fs.sync_stated()?))
     }
 
     /// Number of node ids that do not mean the inode of their number in the mounted tree.
