@@ -26,6 +26,8 @@ pub enum Class {
     Stale,
     /// A truncated device.
     Truncate,
+    /// An overwritten front, from one block to a megabyte.
+    Front,
     /// Fields of a superblock.
     Superblock,
     /// Fields of a superblock, with a valid checksum.
@@ -67,12 +69,13 @@ pub enum Class {
 }
 
 /// All classes.
-pub const CLASSES: [Class; 24] = [
+pub const CLASSES: [Class; 25] = [
     Class::Flip,
     Class::Fill,
     Class::Swap,
     Class::Stale,
     Class::Truncate,
+    Class::Front,
     Class::Superblock,
     Class::SuperblockSealed,
     Class::LogHeader,
@@ -136,6 +139,7 @@ pub fn mutate(base: &Base, class: Class, seed: u64) -> Mutation {
         Class::Swap => at.swap(),
         Class::Stale => at.stale(),
         Class::Truncate => at.truncate(),
+        Class::Front => at.front(),
         Class::Superblock => at.superblock(false),
         Class::SuperblockSealed => at.superblock(true),
         Class::LogHeader => at.log_header(false),

@@ -52,7 +52,7 @@ pub use items::{Attribute, Item, ItemStore, NameFound, count_attributes, value_a
 pub use limits::{Limits, Pressure};
 pub use lineage::{ForkKind, Unchanged};
 pub use merge::Merger;
-pub use open::{OpenMode, read_superblock};
+pub use open::{OpenMode, find_copies, newest_at_front, read_superblock};
 pub use reservations::{CommitCounts, Reservations};
 pub use reserve::{Need, Reservation};
 pub use roots::Roots;
@@ -72,7 +72,7 @@ use crate::source::Source;
 use crate::space::Space;
 use crate::txn::checkpoint::Checkpoints;
 use crate::txn::heads::Heads;
-use crate::types::Time;
+use crate::types::{LostFront, Time};
 use crate::values::Values;
 
 /// An open volume below the level of files: first the services that all parts share, then the
@@ -101,6 +101,8 @@ pub struct Core {
     superblocks: Superblocks,
     /// Bytes of log that were replayed when the volume was opened.
     replayed: u64,
+    /// What was wrong with the volume's front when it was opened.
+    front: Option<LostFront>,
 }
 
 impl Core {
@@ -172,6 +174,11 @@ impl Core {
     /// Bytes of log that were replayed when the volume was opened.
     pub fn replayed(&self) -> u64 {
         self.replayed
+    }
+
+    /// What was wrong with the volume's front when it was opened.
+    pub fn front(&self) -> Option<LostFront> {
+        self.front
     }
 
     /// Reservations of log and space, and the sums of commits.
