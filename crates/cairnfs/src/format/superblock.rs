@@ -181,8 +181,10 @@ impl RawSuperblock {
 
     /// The blocks with copies of a slot (0 or 1), in the order of [`Self::copy_units`].
     pub fn copy_blocks(&self, slot: usize) -> impl Iterator<Item = u64> + use<> {
-        self.copy_units()
-            .map(move |unit| copy_blocks_of(unit)[slot & 1])
+        self.copy_units().map(move |unit| {
+            let [even, odd] = copy_blocks_of(unit);
+            if slot & 1 == 0 { even } else { odd }
+        })
     }
 
     /// The label as text, without its padding.
