@@ -35,7 +35,7 @@ pub struct Identity {
 
 /// The result of reading a block that may have a superblock.
 enum Slot {
-    Valid(Superblock),
+    Valid(Box<Superblock>),
     /// It has the magic number of one.
     Damaged(Corruption),
     Other,
@@ -57,7 +57,7 @@ impl Slot {
             false => RawSuperblock::decode(block, &bytes),
         };
         match decoded {
-            Ok(superblock) => Slot::Valid(superblock),
+            Ok(superblock) => Slot::Valid(Box::new(superblock)),
             Err(why) if bytes.starts_with(&MAGIC) => Slot::Damaged(why),
             Err(_) => Slot::Other,
         }
@@ -65,7 +65,7 @@ impl Slot {
 
     fn valid(&self) -> Option<Superblock> {
         match self {
-            Slot::Valid(superblock) => Some(*superblock),
+            Slot::Valid(superblock) => Some(**superblock),
             _ => None,
         }
     }
