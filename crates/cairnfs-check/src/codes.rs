@@ -6,6 +6,10 @@ pub const DEVICE_TOO_SMALL: &str = "device-too-small";
 pub const SUPERBLOCK_SLOT: &str = "superblock-slot";
 /// The two superblock slots belong to different volumes.
 pub const SUPERBLOCK_MISMATCH: &str = "superblock-mismatch";
+/// The front of the volume has no superblock, or only older ones: a copy was used.
+pub const SUPERBLOCK_FRONT: &str = "superblock-front";
+/// A copy of the superblock is lost or stale, other than a power cut leaves it.
+pub const SUPERBLOCK_COPY: &str = "superblock-copy";
 /// A log record was written under a newer superblock than the newest readable one.
 pub const SUPERBLOCK_LOST: &str = "superblock-lost";
 

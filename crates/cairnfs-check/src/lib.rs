@@ -65,7 +65,8 @@ pub struct Progress {
 /// Checks the volume on `device`, which must not change during the check.
 ///
 /// # Errors
-/// I/O errors of the device; [`cairnfs::Error::NotAVolume`] if neither superblock slot is valid;
+/// I/O errors of the device; [`cairnfs::Error::NotAVolume`] if neither superblock slot is valid and
+/// there is no copy; [`cairnfs::Error::FrontLost`] if there is none, but other parts of a volume;
 /// [`cairnfs::Error::Incompatible`] if the volume has features that this version does not know.
 /// Damage is not an error but a [`Finding`].
 pub fn check(

@@ -1,7 +1,8 @@
 //! Compares the group table and the bitmaps with the blocks in use.
 //!
 //! The bitmaps describe the index on the device: its nodes, its large values, its extents, the
-//! fixed areas, and the range behind the end of the volume. Changes in the log are not in them.
+//! fixed areas, the copies of the superblock, and the range behind the end of the volume. Changes in
+//! the log are not in them.
 
 use cairnfs::error::Result;
 use cairnfs::format::checksum;
@@ -42,13 +43,23 @@ pub(crate) fn check(volume: &Volume<'_>, claims: &Claims, ledger: &mut Ledger<'_
     Ok(())
 }
 
+/// Bits of a word of a bitmap that are blocks of copies of the superblock.
+fn copies(volume: &Volume<'_>, first: u64) -> u64 {
+    // A unit is aligned, so it is within one word.
+    let units = volume.superblock.copy_units();
+    let here = units.filter(|unit| (first..first + 64).contains(unit));
+    here.map(|unit| 0xf << (unit - first)).sum()
+}
+
 /// Reports blocks used both by the index and by a file's extent, and blocks in use that a replaced
 /// extent is still waiting to free.
 fn check_shared(volume: &Volume<'_>, claims: &Claims, ledger: &mut Ledger<'_>) {
     let by_file = "the index and by a file";
     let by_waiting = "an extent that the log replaced and by something else";
+    let by_copy = "a copy of the superblock and by something else";
     for group in 0..volume.geometry.groups() {
         let (mut shared, mut reused) = (BitRuns::default(), BitRuns::default());
+        let mut copied = BitRuns::default();
         for word in 0..GROUP_WORDS {
             let index = claims.index.word(group, word);
             let live = claims.live.word(group, word);
@@ -59,7 +70,13 @@ fn check_shared(volume: &Volume<'_>, claims: &Claims, ledger: &mut Ledger<'_>) {
             reused.add_word(word, waiting, |run| {
                 report_shared(group, run, by_waiting, ledger);
             });
+            let indexed = claims.indexed.word(group, word);
+            let copies = copies(volume, group * GROUP_BLOCKS + word as u64 * 64);
+            copied.add_word(word, copies & (index | live | indexed), |run| {
+                report_shared(group, run, by_copy, ledger);
+            });
         }
+        copied.finish(|run| report_shared(group, run, by_copy, ledger));
         shared.finish(|run| report_shared(group, run, by_file, ledger));
         reused.finish(|run| report_shared(group, run, by_waiting, ledger));
     }
@@ -151,7 +168,8 @@ impl Checker<'_, '_, '_, '_> {
         let fixed = low_bits(geometry.data_start().saturating_sub(first));
         let inside = low_bits(geometry.total_blocks.saturating_sub(first));
         let claims = self.claims;
-        fixed | !inside | claims.index.word(group, word) | claims.indexed.word(group, word)
+        let copies = copies(self.volume, first);
+        fixed | !inside | copies | claims.index.word(group, word) | claims.indexed.word(group, word)
     }
 
     fn report_missing(&mut self, group: u64, run: BitRun) {

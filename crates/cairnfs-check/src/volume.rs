@@ -1,13 +1,15 @@
 //! The volume under check: its device, the current superblock, and block reads.
 //!
 //! A crash during a superblock write leaves an invalid slot, so an invalid slot alone is not a
-//! finding. The log shows whether the newest superblock was lost.
+//! finding, neither at the front nor in a copy. The log shows whether the newest superblock was lost.
 
 use cairnfs::device::{AlignedBuf, Device};
-use cairnfs::error::{Error, Result};
+use cairnfs::error::{Corruption, Error, Result};
 use cairnfs::format::geometry::{Geometry, SUPERBLOCK_SLOTS};
+use cairnfs::format::search::{CHUNK, Effort, Search};
 use cairnfs::format::superblock::{
     CHECKPOINTS, KNOWN_INCOMPATIBLE, KNOWN_RO_COMPATIBLE, MAGIC, RawCheckpoint, Superblock, absent,
+    copy_blocks_of,
 };
 use cairnfs::format::{BLOCK_SIZE, NODE_BLOCKS};
 
@@ -70,17 +72,116 @@ impl<'d> Volume<'d> {
     }
 }
 
-/// Returns the newest valid superblock, and whether the other slot is valid too.
+/// Reads a block, if the device has it.
+fn read_block(device: &dyn Device, block: u64) -> Result<Option<AlignedBuf>> {
+    let offset = block.saturating_mul(BLOCK_SIZE as u64);
+    if device.size() < offset.saturating_add(BLOCK_SIZE as u64) {
+        return Ok(None);
+    }
+    let mut buf = AlignedBuf::zeroed(BLOCK_SIZE);
+    device.read(offset, &mut buf)?;
+    Ok(Some(buf))
+}
+
+/// A unit with copies of the superblock, as it was found.
+struct Copies {
+    unit: u64,
+    slots: [Option<Superblock>; 2],
+}
+
+impl Copies {
+    /// Reads the copies that a superblock names.
+    fn of(superblock: &Superblock, device: &dyn Device) -> Vec<Self> {
+        let read = |block| {
+            // One that cannot be read is none.
+            let bytes = read_block(device, block).ok().flatten()?;
+            let found = Superblock::decode_copy(block, &bytes).ok();
+            found.filter(|found| found.uuid == superblock.uuid)
+        };
+        let units = superblock.copy_units();
+        let copies = units.map(|unit| Self {
+            unit,
+            slots: copy_blocks_of(unit).map(read),
+        });
+        copies.collect()
+    }
+
+    /// Whether the unit is as writing superblocks leaves it, at most cut off by a power cut. The
+    /// newest superblock is written after the one before is durable in all places that it names.
+    fn is_regular(&self, newest: &Superblock, before: Option<&Superblock>) -> bool {
+        let before_knows = before.is_none_or(|s| s.copy_units().any(|unit| unit == self.unit));
+        if !before_knows {
+            return true;
+        }
+        let generation = newest.generation.get();
+        let slot = newest.slot();
+        let (new, old) = match self.slots {
+            [even, odd] if slot == 0 => (even, odd),
+            [even, odd] => (odd, even),
+        };
+        let is_before = |s: Superblock| s.generation.get() + 1 == generation;
+        match (new, old) {
+            (Some(new), old) if new.generation.get() == generation => {
+                new.encode() == newest.encode() && old.is_none_or(is_before)
+            }
+            (Some(new), Some(old)) => new.generation.get() + 2 == generation && is_before(old),
+            (None, Some(old)) => is_before(old),
+            _ => false,
+        }
+    }
+
+    /// The finding for a unit that is not regular.
+    fn finding(&self, newest: &Superblock) -> Finding {
+        let found: Vec<String> = self
+            .slots
+            .iter()
+            .map(|slot| slot.map_or("none".into(), |s| s.generation.to_string()))
+            .collect();
+        let message = format!(
+            "copies of the superblocks {} were found, the newest is {}",
+            found.join(" and "),
+            newest.generation
+        );
+        Finding::new(codes::SUPERBLOCK_COPY, message).at(self.unit)
+    }
+}
+
+/// The newest copy of a superblock on a device that has none at its front, and its block.
+fn find_copy(
+    device: &dyn Device,
+    damage: Option<Corruption>,
+    unread: Option<&Error>,
+) -> Result<(u64, Superblock)> {
+    let mut buf = AlignedBuf::zeroed(CHUNK as usize);
+    let found = Search::run(device.size(), Effort::All, &mut |offset, len, look| {
+        let part = buf.get_mut(..len as usize).unwrap_or_default();
+        if device.read(offset, part).is_ok() {
+            look(part);
+        }
+    });
+    found
+        .newest()
+        .ok_or_else(|| match (unread, damage, found.lost()) {
+            (Some(e), ..) => e.clone(),
+            (_, Some(c), _) => Error::NotAVolume(format!("neither superblock is valid: {c}")),
+            (_, None, Some(lost)) => lost,
+            (_, None, None) => absent(device.size()),
+        })
+}
+
+/// Returns the newest valid superblock, and whether both slots at the front are valid.
 fn choose(device: &dyn Device, ledger: &mut Ledger<'_>) -> Result<(Superblock, bool)> {
     let mut valid: Vec<Superblock> = Vec::new();
-    let mut damage = None;
+    let (mut damage, mut unread) = (None, None);
     for block in SUPERBLOCK_SLOTS {
-        let offset = block * BLOCK_SIZE as u64;
-        if device.size() < offset + BLOCK_SIZE as u64 {
-            continue;
-        }
-        let mut buf = AlignedBuf::zeroed(BLOCK_SIZE);
-        device.read(offset, &mut buf)?;
+        let buf = match read_block(device, block) {
+            Ok(Some(buf)) => buf,
+            Ok(None) => return Err(absent(device.size())),
+            Err(error) => {
+                unread = Some(error);
+                continue;
+            }
+        };
         match Superblock::decode(block, &buf) {
             Ok(superblock) => {
                 if superblock.slot_block() != block {
@@ -101,14 +202,61 @@ fn choose(device: &dyn Device, ledger: &mut Ledger<'_>) -> Result<(Superblock, b
         let message = "the two superblock slots belong to different volumes";
         ledger.add(Finding::new(codes::SUPERBLOCK_MISMATCH, message));
     }
-    valid
-        .into_iter()
-        .max_by_key(|s| s.generation.get())
-        .map(|s| (s, both))
-        .ok_or_else(|| match damage {
-            Some(c) => Error::NotAVolume(format!("neither superblock is valid: {c}")),
-            None => absent(device.size()),
-        })
+    let front = valid.iter().max_by_key(|s| s.generation.get()).copied();
+    let (known, found) = match front {
+        Some(known) => (known, None),
+        None => {
+            find_copy(device, damage, unread.as_ref()).map(|(block, known)| (known, Some(block)))?
+        }
+    };
+    let copies = Copies::of(&known, device);
+    let copied = copies.iter().any(|c| c.slots.iter().any(Option::is_some));
+    if let Some(error) = unread.filter(|_| !copied) {
+        return Err(error);
+    }
+    let newest = check_copies(&known, &valid, &copies, ledger);
+    match (front, found) {
+        (_, Some(block)) => {
+            let message = "no superblock at the front of the volume: a copy is used";
+            ledger.add(Finding::new(codes::SUPERBLOCK_FRONT, message).at(block));
+        }
+        // One more is what a power cut leaves.
+        (Some(front), _) if front.generation.get() + 1 < newest.generation.get() => {
+            let message = format!(
+                "the newest superblock at the front is {}, a copy of {} is used",
+                front.generation, newest.generation
+            );
+            ledger.add(Finding::new(codes::SUPERBLOCK_FRONT, message));
+        }
+        _ => {}
+    }
+    Ok((newest, both))
+}
+
+/// The newest of the superblocks at the front and in the copies; reports copies that cannot be. Of
+/// equal ones, that at the front counts.
+fn check_copies(
+    known: &Superblock,
+    front: &[Superblock],
+    copies: &[Copies],
+    ledger: &mut Ledger<'_>,
+) -> Superblock {
+    let copied = copies.iter().flat_map(|copies| copies.slots);
+    let all: Vec<Superblock> = front.iter().copied().chain(copied.flatten()).collect();
+    let newer = all.iter().fold(*known, |newest, other| {
+        match other.generation.get() > newest.generation.get() {
+            true => *other,
+            false => newest,
+        }
+    });
+    let generation = newer.generation.get();
+    let before = all.iter().find(|s| s.generation.get() + 1 == generation);
+    for unit in copies {
+        if !unit.is_regular(&newer, before) {
+            ledger.add(unit.finding(&newer));
+        }
+    }
+    newer
 }
 
 /// Checks that the checkpoints of a superblock are states that the volume can have had.

@@ -48,7 +48,7 @@ fn of_the_code() -> Vec<(&'static str, Layout)> {
         layout!(RawSuperblock: magic checksum compatible ro_compatible incompatible uuid hash_seed
             label created block_size node_size total_blocks log_blocks generation merged_seq
             tail_lsn tail_chain required_lsn next_ino next_root table_copy table_crc root_height
-            root free_blocks checkpoint checkpoint_before ranges),
+            root free_blocks checkpoint checkpoint_before ranges copies place),
         layout!(RawCheckpoint: seq number),
         layout!(RawPtr: block birth crc),
         layout!(GroupEntry: crc free copy reserved),

@@ -150,8 +150,12 @@ impl Volume {
             kernel_clock: true,
             ..Options::default()
         };
+        let fs = FileSystem::open(path, &options)?;
+        if let Some(front) = fs.info().front {
+            say!("cairnfs: {}: {front}", shown(path));
+        }
         Ok(Self {
-            fs: FileSystem::open(path, &options)?,
+            fs,
             path: path.to_owned(),
             reference: None,
         })

@@ -16,6 +16,8 @@ mod deep;
 mod differences;
 #[path = "offline/drops.rs"]
 mod drops;
+#[path = "offline/front.rs"]
+mod front;
 #[path = "offline/going_on.rs"]
 mod going_on;
 #[path = "offline/hostile.rs"]

@@ -20,13 +20,16 @@ pub fn superblock_bytes(image: &mut Image, slot: u64) {
     image.patch(slot, 8, &hash64(&block[16..]).to_le_bytes());
 }
 
-/// Changes the newest superblock.
+/// Changes the newest superblock, and its copies.
 pub fn superblock(image: &mut Image, layout: &Layout, change: impl FnOnce(&mut Superblock)) {
     let slot = layout.superblock.slot_block();
     let (mut raw, _) = Superblock::read_from_prefix(&image.read(slot, 1)).unwrap();
     change(&mut raw);
     image.patch(slot, 0, raw.as_bytes());
     superblock_bytes(image, slot);
+    for place in layout.superblock.copy_blocks(layout.superblock.slot()) {
+        image.write(place, &raw.encode_copy(place));
+    }
 }
 
 /// Updates the checksums above a changed node, in all trees that have it.

@@ -15,6 +15,7 @@ use cairnfs::format::item::{RawExtent, decode_dir_entry};
 use cairnfs::format::key::{Key, Kind};
 use cairnfs::format::record::{HEADER_SIZE, RecordHeader, entries, entry_size};
 use cairnfs::format::root::{RawRoot, Root, RootState};
+use cairnfs::format::superblock::copy_blocks_of;
 use cairnfs::fs::{FileSystem, Options};
 use cairnfs::types::{Creds, RenameMode};
 use cairnfs::{Error, Volume, VolumeOptions};
@@ -71,6 +72,11 @@ fn change_record(base: &Base, i: usize, change: impl FnOnce(&mut RecordHeader)) 
     image
 }
 
+/// The blocks with copies of superblocks.
+fn copies(base: &Base) -> impl Iterator<Item = u64> + use<> {
+    base.layout.superblock.copy_units().flat_map(copy_blocks_of)
+}
+
 #[test]
 fn superblock_with_exhausted_counter_is_refused() {
     let base = one_of_everything();
@@ -79,7 +85,7 @@ fn superblock_with_exhausted_counter_is_refused() {
     let fields = [160, 168, 176, 192, 200].map(|at| (at, u64::MAX));
     for (at, value) in fields.into_iter().chain([(200, 1)]) {
         let mut image = base.image.clone();
-        for slot in SUPERBLOCK_SLOTS {
+        for slot in SUPERBLOCK_SLOTS.into_iter().chain(copies(&base)) {
             image.patch(slot, at, &value.to_le_bytes());
             seal::superblock_bytes(&mut image, slot);
         }
@@ -149,6 +155,9 @@ fn lost_superblock_is_found_in_wrapped_log() {
     let mut image = base.image.clone();
     let slot = base.layout.superblock.slot_block();
     image.write(slot, &[0; BLOCK_SIZE]);
+    for copy in copies(&base) {
+        image.write(copy, &[0; BLOCK_SIZE]);
+    }
     let ring = base.layout.geometry.log_blocks;
     for lsn in 0..ring {
         image.write(base.layout.log_block(lsn), &[0; BLOCK_SIZE]);

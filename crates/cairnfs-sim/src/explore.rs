@@ -13,13 +13,14 @@ use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use cairnfs::format::geometry::LOG_START;
 use cairnfs::fs::{FileSystem, Options};
 use cairnfs::{RootInfo, Volume};
 use cairnfs_check::{CheckOptions, check};
 
 use crate::disk::{Event, SimDisk};
 use crate::exercise::exercise;
-use crate::image::Image;
+use crate::image::{BLOCK, Image};
 use crate::model::Moment;
 use crate::record::{Recording, Returned, pressed};
 pub use crate::shown::Recoveries;
@@ -40,6 +41,8 @@ pub struct Depth {
     pub used: u64,
 }
 
+/// One of this many states is also opened without its front.
+const NO_FRONT: u64 = 8;
 /// One of this many states is also opened read-only. It is a fraction because this takes as long as
 /// a recovery.
 const READ_ONLY: u64 = 4;
@@ -463,6 +466,11 @@ fn judge(
         recording.verify(&tree, moment).map_err(|v| v.to_string())?;
         recording.verify_snapshots(&image, moment)?;
         recording.verify_branches(&recovered.fs, moment)?;
+        if one_in(NO_FRONT, image.digest(), 4) {
+            let mut image = image.clone();
+            image.write(0, &[0x5a; LOG_START as usize * BLOCK]);
+            readable(image, &tree).map_err(|why| format!("without its front: {why}"))?;
+        }
         if one_in(READ_ONLY, image.digest(), 3) {
             readable(image, &tree)?;
         }

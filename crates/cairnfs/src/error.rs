@@ -227,6 +227,14 @@ pub enum Error {
         /// What the user can do.
         next: &'static str,
     },
+    /// The front of the volume, with its superblocks, is lost or holds something else.
+    #[error("{found}; {next}")]
+    FrontLost {
+        /// What was found instead.
+        found: String,
+        /// What the user can do.
+        next: String,
+    },
     /// What was read is not a complete stream of a sent tree, or not one that may be received.
     #[error("this is not a stream that can be received: {0}; send the tree again")]
     Stream(String),
@@ -349,6 +357,7 @@ impl Error {
             }
             Error::At { source, .. } => source.errno(),
             Error::CutOff { .. }
+            | Error::FrontLost { .. }
             | Error::Corrupt(_)
             | Error::Io { .. }
             | Error::Stopped(_)
@@ -364,6 +373,7 @@ impl Error {
             Error::NotUtf8
             | Error::NotAVolume(_)
             | Error::CutOff { .. }
+            | Error::FrontLost { .. }
             | Error::Stream(_)
             | Error::Corrupt(_) => io::ErrorKind::InvalidData,
             Error::Open { source, .. } | Error::Temporary { source, .. } | Error::Other(source) => {

@@ -167,6 +167,8 @@ pub enum InjectedFault {
     BornBeforeCheckpoint,
     /// Unwritten blocks keep their birth when they are written.
     OldBirthInPlace,
+    /// A superblock is written to the front of the volume only.
+    SuperblockUncopied,
 }
 
 #[cfg(not(feature = "fault-injection"))]

@@ -441,6 +441,38 @@ pub struct VolumeInfo {
     pub log_used: u64,
     /// Features: compatible, read-only compatible, incompatible.
     pub features: [u64; 3],
+    /// What was wrong with the front of the volume; none if it had a superblock.
+    pub front: Option<LostFront>,
+}
+
+/// The front of a volume as it was found, without any of its superblocks: a copy was used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LostFront {
+    /// The block of the copy that was found.
+    pub copy: u64,
+    /// What was made over the volume, if that is known.
+    pub foreign: Option<&'static str>,
+    /// Whether the superblocks at the front were written anew.
+    pub mended: bool,
+}
+
+impl fmt::Display for LostFront {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let copy = self.copy;
+        write!(f, "the superblocks at the front of the volume were lost")?;
+        match (self.mended, self.foreign) {
+            (true, _) => write!(f, ", and were written anew from the copy in block {copy}"),
+            (false, None) => write!(
+                f,
+                ": the copy in block {copy} is used, and opening the volume for writing writes them anew"
+            ),
+            (false, Some(what)) => write!(
+                f,
+                " under {what}: the copy in block {copy} is used; save the files of the volume elsewhere"
+            ),
+        }?;
+        write!(f, "; `cairnfs check` shows what else is damaged")
+    }
 }
 
 /// A UUID in its usual form.

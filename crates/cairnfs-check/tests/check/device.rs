@@ -40,6 +40,52 @@ fn compatible_features_are_ignored() {
     assert_eq!(found, Vec::<&str>::new());
 }
 
+const COPIES_AT: [u64; 2] = [3836, 3900];
+
+#[test]
+fn lost_and_stale_copies_of_superblocks_are_found() {
+    let with = |damage: &dyn Fn(&mut Image)| {
+        with_image(|image| {
+            image.write_copies(COPIES_AT);
+            damage(image);
+        })
+    };
+    let none = Vec::<&str>::new();
+    assert_eq!(with(&|_| {}), none);
+    let [first, second] = COPIES_AT;
+    for unit in [first, second] {
+        // A power cut leaves one slot like this.
+        assert_eq!(with(&|image| image.flip(unit, 100)), none);
+        let both = |image: &mut Image| {
+            image.flip(unit, 100);
+            image.flip(unit + 3, 100);
+        };
+        assert_eq!(with(&both), ["superblock-copy"]);
+    }
+    let stale = |image: &mut Image| {
+        image.write_copies_of(2);
+        image.write_copies_of(3);
+    };
+    assert_eq!(with(&stale), ["superblock-copy", "superblock-copy"]);
+    let without_front = |image: &mut Image| {
+        image.flip(0, 100);
+        image.flip(8, 100);
+    };
+    assert_eq!(with(&without_front), ["superblock-front"]);
+    assert_eq!(with(&|image| image.flip(0, 100)), none);
+    let not_in_use = |image: &mut Image| {
+        for block in second..second + 4 {
+            image.unmark(block);
+        }
+        image.write_bitmaps();
+        image.write_copies_of(0);
+        image.write_copies_of(1);
+    };
+    assert_eq!(with(&not_in_use), ["block-not-allocated"]);
+    let shared = with_image(|image| image.write_copies([first, data_block(0)]));
+    assert!(shared.contains(&"block-shared"), "{shared:?}");
+}
+
 #[test]
 fn impossible_checkpoints_are_found() {
     let checkpoint = |seq: u64| RawCheckpoint {

@@ -7,7 +7,7 @@ use cairnfs::format::group::GroupEntry;
 use cairnfs::format::node::RawOverflow;
 use cairnfs::format::pointer::RawPtr;
 use cairnfs::format::record::{Entry, RecordHeader, blocks_for, push_entry};
-use cairnfs::format::superblock::{MAGIC, MAX_LABEL, RawCheckpoint, Superblock};
+use cairnfs::format::superblock::{COPIES, MAGIC, MAX_LABEL, RawCheckpoint, Superblock};
 use cairnfs::format::{BLOCK_SIZE, NODE_BLOCKS, NODE_SIZE};
 use cairnfs::{Error, Result, device::Device};
 use cairnfs_check::{CheckOptions, Report, check};
@@ -118,6 +118,8 @@ impl Image {
             checkpoint: RawCheckpoint::default(),
             checkpoint_before: RawCheckpoint::default(),
             ranges: U32::new(0),
+            copies: [U64::new(0); 2],
+            place: U64::new(0),
         };
         let mut image = Self {
             bytes: vec![0; SIZE as usize],
@@ -268,6 +270,26 @@ impl Image {
         older.generation = U64::new(newest.generation.get() - 1);
         for superblock in [older, newest] {
             self.write(superblock.slot_block(), &superblock.encode());
+        }
+    }
+
+    /// Gives the volume copies of its superblocks, in these units.
+    pub fn write_copies(&mut self, units: [u64; 2]) {
+        units.iter().for_each(|unit| self.mark(*unit, NODE_BLOCKS));
+        self.superblock.ro_compatible = U64::new(COPIES);
+        self.superblock.copies = units.map(U64::new);
+        self.write_bitmaps();
+        for by in [0, 1] {
+            self.write_copies_of(by);
+        }
+    }
+
+    /// Writes copies of the superblock as it was some generations before.
+    pub fn write_copies_of(&mut self, by: u64) {
+        let mut old = self.superblock;
+        old.generation = U64::new(old.generation.get() - by);
+        for block in old.copy_blocks(old.slot()) {
+            self.write(block, &old.encode_copy(block));
         }
     }
 

@@ -4,6 +4,8 @@
 use std::fs;
 use std::path::Path;
 
+use cairnfs::format::geometry::SUPERBLOCK_SLOTS;
+use cairnfs::format::superblock::RawSuperblock;
 use cairnfs::fs::{FileSystem, Options};
 use cairnfs::types::Creds;
 
@@ -142,15 +144,20 @@ fn export_without_recovery_needs_only_older_superblock() {
     p.ok(&["import", "-q", "in", "v.img"]);
     p.ok(&["mkdir", "v.img:/merged"]);
     let sound = killed_after_a_sync(&p);
-    let newest = [0, 8].into_iter().find(|slot| {
-        let mut bytes = sound.clone();
-        bytes[slot * BLOCK + 100] ^= 1;
-        fs::write(p.path("v.img"), bytes).unwrap();
-        p.run(&["check", "v.img"]).status.code() == Some(4)
+    let slots = SUPERBLOCK_SLOTS.into_iter().filter_map(|slot| {
+        let bytes = &sound[slot as usize * BLOCK..][..BLOCK];
+        RawSuperblock::decode(slot, bytes).ok()
     });
-    assert!(newest.is_some(), "no slot is missed");
+    let newest = slots.max_by_key(|s| s.generation.get()).unwrap();
+    let mut bytes = sound.clone();
+    let copies = newest.copy_blocks(newest.slot());
+    for block in copies.chain([newest.slot_block()]) {
+        bytes[block as usize * BLOCK + 100] ^= 1;
+    }
+    fs::write(p.path("v.img"), bytes).unwrap();
 
     let out = p.run(&["check", "v.img"]);
+    assert_eq!(out.status.code(), Some(4));
     let text = String::from_utf8_lossy(&out.stdout);
     assert!(text.contains("superblock-lost"), "{text}");
     assert!(

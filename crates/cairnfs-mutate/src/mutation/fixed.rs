@@ -9,7 +9,7 @@ use super::{How, Mutator};
 use crate::seal;
 
 /// Offset and width in bytes of the fields of a superblock, without its checksum.
-const SUPERBLOCK_FIELDS: [(usize, usize); 30] = [
+const SUPERBLOCK_FIELDS: [(usize, usize); 34] = [
     (0, 8),
     (16, 8),
     (24, 8),
@@ -40,6 +40,10 @@ const SUPERBLOCK_FIELDS: [(usize, usize); 30] = [
     (260, 8),
     (268, 8),
     (276, 8),
+    (284, 4),
+    (288, 8),
+    (296, 8),
+    (304, 8),
 ];
 
 impl Mutator<'_> {

@@ -26,6 +26,8 @@ pub enum Class {
     Stale,
     /// A truncated device.
     Truncate,
+    /// An overwritten front, from one block to a megabyte.
+    Front,
     /// Fields of a superblock.
     Superblock,
     /// Fields of a superblock, with a valid checksum.
@@ -75,6 +77,7 @@ pub const CLASSES: [Class; 25] = [
     Class::Swap,
     Class::Stale,
     Class::Truncate,
+    Class::Front,
     Class::Superblock,
     Class::SuperblockSealed,
     Class::LogHeader,
@@ -139,6 +142,7 @@ pub fn mutate(base: &Base, class: Class, seed: u64) -> Mutation {
         Class::Swap => at.swap(),
         Class::Stale => at.stale(),
         Class::Truncate => at.truncate(),
+        Class::Front => at.front(),
         Class::Superblock => at.superblock(false),
         Class::SuperblockSealed => at.superblock(true),
         Class::LogHeader => at.log_header(false),

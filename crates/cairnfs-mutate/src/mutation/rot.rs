@@ -52,6 +52,27 @@ impl Mutator<'_> {
         Some(format!("cut off behind {blocks} blocks"))
     }
 
+    pub(super) fn front(&mut self) -> How {
+        let blocks = *self.random.pick(&[1, 2, 9, 12, 16, 17, 40, 256]);
+        let kind = *self
+            .random
+            .pick(&["zeros", "ones", "random bytes", "another file system"]);
+        let mut bytes = vec![0; BLOCK_SIZE];
+        for block in 0..blocks {
+            match kind {
+                "ones" => bytes.fill(0xff),
+                "random bytes" => self.random.fill(&mut bytes),
+                _ => {}
+            }
+            self.image.write(block, &bytes);
+        }
+        if kind == "another file system" {
+            // The magic number of ext4.
+            self.image.patch(0, 0x438, &[0x53, 0xef]);
+        }
+        Some(format!("{kind} over the first {blocks} blocks"))
+    }
+
     pub(super) fn data(&mut self) -> How {
         let data = &self.base.layout.data;
         if data.is_empty() {

@@ -67,6 +67,11 @@ const CUTS: &[(InjectedFault, During, &str)] = &[
         Run,
         "chmod f 384; fsync f; chmod f 448; fsync f",
     ),
+    (
+        SuperblockUncopied,
+        Run,
+        "chmod f 384; merge; chmod f 448; merge; chmod f 384; merge",
+    ),
     (UnlinkWithoutOrphan, Run, "unlink-open f; sync"),
     (
         UseNotGivenUp,

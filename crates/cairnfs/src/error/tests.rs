@@ -50,6 +50,7 @@ fn place(error: &Error) -> usize {
         Error::Unsettled(_) => 41,
         Error::NoSpaceForStream { .. } => 42,
         Error::GaveWay => 43,
+        Error::FrontLost { .. } => 44,
     }
 }
 
@@ -66,7 +67,7 @@ fn failed() -> Error {
     }
 }
 
-fn every_variant() -> [Error; 44] {
+fn every_variant() -> [Error; 45] {
     [
         Error::NotFound,
         Error::Exists,
@@ -135,6 +136,10 @@ fn every_variant() -> [Error; 44] {
         Error::Unsettled("main".into()),
         Error::NoSpaceForStream { ino: 17 },
         Error::GaveWay,
+        Error::FrontLost {
+            found: "what".into(),
+            next: "what to do".into(),
+        },
     ]
 }
 
@@ -200,7 +205,7 @@ fn error_kind_matches_kind_of_errno() {
         let std = io::Error::from_raw_os_error(error.errno());
         assert_eq!(error.kind(), std.kind(), "{error:?}");
     }
-    assert_eq!(all.iter().filter(|e| of_its_own(e)).count(), 6);
+    assert_eq!(all.iter().filter(|e| of_its_own(e)).count(), 7);
 }
 
 #[test]

@@ -10,7 +10,7 @@
 //! ```
 
 use crate::error::{Error, Result};
-use crate::format::BLOCK_SIZE;
+use crate::format::{BLOCK_SIZE, NODE_BLOCKS};
 
 /// First block of the log. Before it are the two superblock slots, the durable mark, and unused blocks
 /// between them.
@@ -34,6 +34,11 @@ pub const MIN_LOG_BLOCKS: u64 = 1024;
 pub const MAX_LOG_BLOCKS: u64 = 1 << 18;
 /// Maximum default size of the log in blocks.
 pub const DEFAULT_LOG_LIMIT: u64 = 1 << 16;
+
+/// Blocks at the end of a volume that have no copy of the superblock (1 MiB).
+pub const END_BLOCKS: u64 = 256;
+/// Blocks behind the fixed areas that have none: the first nodes are there.
+const BEHIND_FIXED: u64 = 64;
 
 /// The areas of a volume, in blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -123,6 +128,20 @@ impl Geometry {
         self.total_blocks - self.data_start()
     }
 
+    /// Where the two units with copies of the superblock belong: near the end of the volume, but not
+    /// where partition tables and arrays of disks have their own copies, and in the middle, or behind
+    /// it where the fixed areas are longer.
+    pub fn copy_goals(&self) -> [u64; 2] {
+        let aligned = |block: u64| block - block % NODE_BLOCKS;
+        let end = aligned(self.total_blocks - END_BLOCKS - NODE_BLOCKS);
+        let middle = self.total_blocks / 2;
+        let middle = match middle > self.data_start() + BEHIND_FIXED {
+            true => middle,
+            false => self.data_start() + BEHIND_FIXED,
+        };
+        [end, aligned(middle)]
+    }
+
     /// Whether `len` blocks from `block` are in the data area.
     pub fn in_data(&self, block: u64, len: u64) -> bool {
         block >= self.data_start()
@@ -147,6 +166,24 @@ mod tests {
         assert_eq!(g.bitmap_block(0, 0), g.table_start(1) + 1);
         assert_eq!(g.bitmap_block(0, 1), g.bitmap_block(7, 0) + 1);
         assert_eq!(g.data_start(), g.bitmap_block(7, 1) + 1);
+    }
+
+    #[test]
+    fn copies_of_the_superblock_are_apart_in_the_data_area() {
+        for (size, log) in [
+            (MIN_VOLUME_SIZE, None),
+            (MIN_VOLUME_SIZE, Some(13 << 20)),
+            (1 << 30, None),
+            (100 << 30, None),
+            ((1 << 30) + 12_288, Some(900 << 20)),
+        ] {
+            let g = Geometry::for_size(size, log).unwrap();
+            let [end, middle] = g.copy_goals();
+            assert!(middle + 64 <= end, "{g:?}");
+            for unit in [end, middle] {
+                assert!(unit.is_multiple_of(NODE_BLOCKS) && g.in_data(unit, NODE_BLOCKS));
+            }
+        }
     }
 
     #[test]

@@ -7,6 +7,7 @@
 //! is key order.
 
 pub mod checksum;
+pub mod foreign;
 pub mod frames;
 pub mod geometry;
 pub mod group;
@@ -21,6 +22,7 @@ pub mod pointer;
 pub mod received;
 pub mod record;
 pub mod root;
+pub mod search;
 pub mod stream;
 pub mod superblock;
 pub mod xattr;

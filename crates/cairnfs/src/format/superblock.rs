@@ -1,7 +1,8 @@
 //! The superblock: identity, geometry, and the state from which a mount starts.
 //!
 //! The two slots are written alternately (slot = generation mod 2), each with a checksum. A mount
-//! uses the newest valid one.
+//! uses the newest valid one. A volume with the feature [`COPIES`] has both slots also in units of
+//! the data area, far from its front, where each says in which block it is.
 
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -10,7 +11,7 @@ use crate::error::{Corruption, Error};
 use crate::format::geometry::{Geometry, SUPERBLOCK_SLOTS};
 use crate::format::numbers::{Given, MAX_RANGES};
 use crate::format::pointer::RawPtr;
-use crate::format::{BLOCK_SIZE, FIRST_USER_INO, MAX_COUNTER, NODE_SIZE, checksum};
+use crate::format::{BLOCK_SIZE, FIRST_USER_INO, MAX_COUNTER, NODE_BLOCKS, NODE_SIZE, checksum};
 
 /// Magic number: the first bytes of a volume.
 pub const MAGIC: [u8; 8] = *b"CairnFS\x03";
@@ -23,10 +24,12 @@ pub const ROOTS: u64 = 2;
 pub const CHECKPOINTS: u64 = 1;
 /// Read-only compatible feature: files of other volumes have numbers in ranges of their own.
 pub const RANGES: u64 = 2;
+/// Read-only compatible feature: the superblock names units with copies of both slots.
+pub const COPIES: u64 = 4;
 /// Incompatible features that this version supports.
 pub const KNOWN_INCOMPATIBLE: u64 = RENAMED_ENTRIES | ROOTS;
 /// Read-only compatible features that this version supports.
-pub const KNOWN_RO_COMPATIBLE: u64 = CHECKPOINTS | RANGES;
+pub const KNOWN_RO_COMPATIBLE: u64 = CHECKPOINTS | RANGES | COPIES;
 /// Maximum length of the label in bytes.
 pub const MAX_LABEL: usize = 64;
 
@@ -115,6 +118,10 @@ pub struct RawSuperblock {
     pub checkpoint_before: RawCheckpoint,
     /// Number of ranges of inode numbers that were taken for files of other volumes.
     pub ranges: U32,
+    /// First blocks of the units with copies of both slots; 0 for none.
+    pub copies: [U64; 2],
+    /// In a copy, the block in which it is; 0 at the front, and in a decoded superblock.
+    pub place: U64,
 }
 
 /// A decoded, checked superblock.
@@ -129,6 +136,12 @@ pub fn absent(size: u64) -> Error {
         _ => "it has no superblock; is it the right one?".into(),
     };
     Error::NotAVolume(format!("not a CairnFS volume: {why}"))
+}
+
+/// The blocks of a unit with copies that have the slots 0 and 1: far enough apart that a block
+/// between them keeps damage of one from the other.
+pub const fn copy_blocks_of(unit: u64) -> [u64; 2] {
+    [unit, unit + NODE_BLOCKS - 1]
 }
 
 impl RawSuperblock {
@@ -159,17 +172,38 @@ impl RawSuperblock {
         if self.slot() == 0 { even } else { odd }
     }
 
+    /// The units with copies of both slots.
+    pub fn copy_units(&self) -> impl Iterator<Item = u64> + use<> {
+        let marked = self.ro_compatible.get() & COPIES != 0;
+        let units = self.copies.map(|unit| unit.get());
+        units.into_iter().filter(move |unit| marked && *unit != 0)
+    }
+
+    /// The blocks with copies of a slot (0 or 1), in the order of [`Self::copy_units`].
+    pub fn copy_blocks(&self, slot: usize) -> impl Iterator<Item = u64> + use<> {
+        self.copy_units().map(move |unit| {
+            let [even, odd] = copy_blocks_of(unit);
+            if slot & 1 == 0 { even } else { odd }
+        })
+    }
+
     /// The label as text, without its padding.
     pub fn label_text(&self) -> String {
         let end = self.label.iter().position(|b| *b == 0).unwrap_or(MAX_LABEL);
         String::from_utf8_lossy(self.label.get(..end).unwrap_or_default()).into_owned()
     }
 
-    /// The encoded block, with its checksum.
+    /// The encoded block of the slot at the front, with its checksum.
     pub fn encode(&self) -> Vec<u8> {
+        self.encode_copy(0)
+    }
+
+    /// The encoded block of a copy in the block `place`.
+    pub fn encode_copy(&self, place: u64) -> Vec<u8> {
         let mut block = vec![0; BLOCK_SIZE];
         let mut raw = *self;
         raw.magic = MAGIC;
+        raw.place = U64::new(place);
         for (to, from) in block.iter_mut().zip(raw.as_bytes()) {
             *to = *from;
         }
@@ -180,12 +214,36 @@ impl RawSuperblock {
         block
     }
 
-    /// Checks and decodes a superblock that was read from `block`.
+    /// Checks and decodes a superblock that was read from `block`, which is a slot at the front.
     ///
     /// # Errors
-    /// Magic, checksum, sizes, geometry or a counter is invalid. Unknown features are not an error
-    /// here, because it depends on the caller's purpose whether they matter.
+    /// Magic, checksum, sizes, geometry or a counter is invalid, or it is a copy. Unknown features
+    /// are not an error here, because it depends on the caller's purpose whether they matter.
     pub fn decode(block: u64, bytes: &[u8]) -> Result<Self, Corruption> {
+        Self::decode_at(block, 0, bytes)
+    }
+
+    /// Checks and decodes a copy that was read from `block`.
+    ///
+    /// # Errors
+    /// As [`Self::decode`]; it is no copy for this block.
+    pub fn decode_copy(block: u64, bytes: &[u8]) -> Result<Self, Corruption> {
+        let found = Self::decode_at(block, block, bytes)?;
+        match found.copy_blocks(found.slot()).any(|copy| copy == block) {
+            true => Ok(found),
+            false => Err(Corruption::new(
+                block,
+                "copy of the superblock",
+                format!(
+                    "one of generation {} in a place that it names",
+                    found.generation
+                ),
+                format!("{:?}", found.copies.map(|unit| unit.get())),
+            )),
+        }
+    }
+
+    fn decode_at(block: u64, place: u64, bytes: &[u8]) -> Result<Self, Corruption> {
         let bad = |what: &'static str, expected: String, found: String| {
             Corruption::new(block, what, expected, found)
         };
@@ -243,7 +301,35 @@ impl RawSuperblock {
         }
         raw.check_counters()
             .map_err(|(expected, found)| bad("superblock counter", expected, found))?;
-        Ok(raw)
+        if raw.place.get() != place {
+            return Err(bad(
+                "superblock place",
+                place.to_string(),
+                raw.place.to_string(),
+            ));
+        }
+        if let Some(unit) = raw.wrong_copy() {
+            return Err(bad(
+                "superblock copies",
+                "two units of the data area".into(),
+                unit.to_string(),
+            ));
+        }
+        Ok(Self {
+            place: U64::new(0),
+            ..raw
+        })
+    }
+
+    /// A place for copies that cannot be one.
+    fn wrong_copy(&self) -> Option<u64> {
+        let geometry = self.geometry();
+        let [first, second] = self.copies;
+        let wrong = |unit: &u64| {
+            let same = first == second;
+            same || !unit.is_multiple_of(NODE_BLOCKS) || !geometry.in_data(*unit, NODE_BLOCKS)
+        };
+        self.copy_units().find(wrong)
     }
 
     /// Checks the counters; the error is (expected, found).

@@ -15,6 +15,7 @@ impl FileSystem {
         let mut info = volume_info(&self.core().superblocks().newest());
         let used = self.core().journal().end().lsn - self.core().journal().ring().tail();
         info.log_used = used * BLOCK_SIZE as u64;
+        info.front = self.core().front();
         info
     }
 
@@ -88,5 +89,6 @@ pub(super) fn volume_info(superblock: &Superblock) -> VolumeInfo {
             superblock.ro_compatible.get(),
             superblock.incompatible.get(),
         ],
+        front: None,
     }
 }

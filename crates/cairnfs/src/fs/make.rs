@@ -14,15 +14,17 @@ use crate::format::item::S_IFDIR;
 use crate::format::key::{Key, Kind, MAIN_ROOT};
 use crate::format::node::{CellValue, NodeBuilder};
 use crate::format::root::RawRoot;
+use crate::format::search::Effort;
 use crate::format::superblock::{
-    MAGIC, MAX_LABEL, RENAMED_ENTRIES, RawCheckpoint, RawSuperblock, Superblock,
+    COPIES, MAGIC, MAX_LABEL, RENAMED_ENTRIES, RawCheckpoint, RawSuperblock, Superblock,
+    copy_blocks_of,
 };
 use crate::format::{BLOCK_SIZE, FIRST_USER_INO, NODE_BLOCKS, NODE_SIZE, ROOT_INO};
 use crate::fs::info::volume_info;
 use crate::inode::attrs::Attrs;
 use crate::source::Source;
 use crate::space::{BlockRun, Space};
-use crate::txn::read_superblock;
+use crate::txn::{find_copies, newest_at_front, read_superblock};
 use crate::types::{Time, VolumeInfo};
 
 /// Bytes written at a time.
@@ -46,7 +48,8 @@ pub struct MakeOptions {
 }
 
 /// Creates a volume in a file, which is created if absent, or on a block device. Without `force`,
-/// an existing file or device must be empty: its first megabyte is zeros. What a file holds after
+/// an existing file or device must be empty: its first megabyte is zeros, and it has no copy of the
+/// superblock of a volume that lost its front. What a file holds after
 /// that is lost. `progress` is called with the bytes written so far and the total. A new file is
 /// accessible to its owner only (mode 0600), and is removed again after a failure.
 ///
@@ -70,7 +73,7 @@ pub fn make(
     let absent = existing.is_none();
     let length = existing.map_or(0, |m| m.len());
     // Decided again under the lock.
-    if length > 0 && !options.force && !looks_empty(&Peek::open(path)?)? {
+    if length > 0 && !options.force && !holds_nothing(&Peek::open(path)?)? {
         return Err(Error::Exists);
     }
     let size = match options.size {
@@ -114,7 +117,7 @@ pub fn make_device(
     options: &MakeOptions,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<VolumeInfo> {
-    if !options.force && !looks_empty(device)? {
+    if !options.force && !holds_nothing(device)? {
         return Err(Error::Exists);
     }
     write_volume(device, options, false, progress)
@@ -141,7 +144,13 @@ fn write_volume(
     let geometry = Geometry::for_size(size, options.log_size)?;
     // The old superblocks are erased first, so that no crash leaves a half-overwritten old volume. The
     // mark gets its block on the host here, so that it never needs space there later.
-    for block in SUPERBLOCK_SLOTS.into_iter().chain([MARK_BLOCK]) {
+    let copies = if fresh {
+        Vec::new()
+    } else {
+        old_copies(device)
+    };
+    let erased = SUPERBLOCK_SLOTS.into_iter().chain([MARK_BLOCK]);
+    for block in erased.chain(copies) {
         device.write(block * BLOCK_SIZE as u64, &AlignedBuf::zeroed(BLOCK_SIZE))?;
     }
     device.flush()?;
@@ -151,24 +160,42 @@ fn write_volume(
     let root = write_trees(device, &superblock, first, options.root_owner)?;
     superblock.root = root;
     superblock.root_height = U32::new(1);
-    let used = BlockRun {
-        start: first,
-        len: 2 * NODE_BLOCKS,
-    };
-    let table = Space::format(device, &geometry, fresh, &[used])?;
+    let trees = BlockRun::new(first, 2 * NODE_BLOCKS);
+    let [end, middle] = geometry
+        .copy_goals()
+        .map(|unit| BlockRun::new(unit, NODE_BLOCKS));
+    let table = Space::format(device, &geometry, fresh, &[trees, end, middle])?;
     superblock.table_copy = U32::new(u32::from(table.copy));
     superblock.table_crc = U32::new(table.crc);
     superblock.free_blocks = U64::new(table.free_blocks);
     device.flush()?;
     for generation in [1, 2] {
         superblock.generation = U64::new(generation);
-        let offset = superblock.slot_block() * BLOCK_SIZE as u64;
-        let mut block = AlignedBuf::zeroed(BLOCK_SIZE);
-        block.copy_from_slice(&superblock.encode());
-        device.write(offset, &block)?;
+        let copies = superblock.copy_blocks(superblock.slot());
+        let front = [(superblock.slot_block(), 0)];
+        for (at, place) in front.into_iter().chain(copies.map(|block| (block, block))) {
+            let mut block = AlignedBuf::zeroed(BLOCK_SIZE);
+            block.copy_from_slice(&superblock.encode_copy(place));
+            device.write(at * BLOCK_SIZE as u64, &block)?;
+        }
     }
     device.flush()?;
     Ok(volume_info(&superblock))
+}
+
+/// Whether nothing would be lost by a new volume.
+fn holds_nothing(device: &dyn Device) -> Result<bool> {
+    Ok(looks_empty(device)? && find_copies(device, Effort::Places).newest().is_none())
+}
+
+/// The blocks with copies of the superblock of the volume that a device has.
+fn old_copies(device: &dyn Device) -> Vec<u64> {
+    let front = newest_at_front(device);
+    let searched = find_copies(device, Effort::Places).newest();
+    let found = front.into_iter().chain(searched.map(|(_, s)| s));
+    let blocks = found.flat_map(|s| s.copy_units().flat_map(copy_blocks_of).collect::<Vec<_>>());
+    let last = device.size() / BLOCK_SIZE as u64;
+    blocks.filter(|block| *block < last).collect()
 }
 
 /// Writes zeros to the log's area: a hole or an unwritten extent in an image file would cost an
@@ -207,7 +234,7 @@ fn first_superblock(geometry: &Geometry, options: &MakeOptions) -> Result<Superb
         magic: MAGIC,
         checksum: U64::new(0),
         compatible: U64::new(0),
-        ro_compatible: U64::new(0),
+        ro_compatible: U64::new(COPIES),
         incompatible: U64::new(RENAMED_ENTRIES),
         uuid,
         hash_seed: U64::new(source.random()?),
@@ -232,6 +259,8 @@ fn first_superblock(geometry: &Geometry, options: &MakeOptions) -> Result<Superb
         checkpoint: RawCheckpoint::default(),
         checkpoint_before: RawCheckpoint::default(),
         ranges: U32::new(0),
+        copies: geometry.copy_goals().map(U64::new),
+        place: U64::new(0),
     })
 }
 
@@ -285,7 +314,8 @@ fn write_node(
 pub fn is_unmade(path: &Path) -> bool {
     match std::fs::metadata(path) {
         Ok(found) if found.is_file() => {
-            Peek::open(path).is_ok_and(|file| file.size == 0 || looks_empty(&file).unwrap_or(false))
+            let nothing = |file: &Peek| file.size == 0 || holds_nothing(file).unwrap_or(false);
+            Peek::open(path).is_ok_and(|file| nothing(&file))
         }
         Ok(_) => false,
         Err(e) => e.kind() == std::io::ErrorKind::NotFound,
@@ -298,7 +328,9 @@ pub fn is_unmade(path: &Path) -> bool {
 /// Not a volume; neither a file nor a block device; a read error.
 pub fn inspect(path: &Path) -> Result<VolumeInfo> {
     let identity = read_superblock(&Peek::open(path)?)?;
-    Ok(volume_info(&identity.superblock))
+    let mut info = volume_info(&identity.superblock);
+    info.front = identity.front;
+    Ok(info)
 }
 
 /// A file opened without a lock, for reading its first megabyte only.

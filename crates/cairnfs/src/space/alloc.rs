@@ -78,6 +78,46 @@ impl Space {
         }
     }
 
+    /// Allocates a unit at `goal` or near it, if possible before it. `None` if no unit can be
+    /// reserved.
+    ///
+    /// # Errors
+    /// A damaged or unreadable bitmap.
+    pub fn alloc_unit_near(&self, goal: u64) -> Result<Option<u64>> {
+        if !self.reserve(0, 1, Class::Ordinary)? {
+            return Ok(None);
+        }
+        let taken = self.take_unit_near(goal);
+        if !matches!(taken, Ok(Some(_))) {
+            self.unreserve(0, 1);
+        }
+        taken
+    }
+
+    fn take_unit_near(&self, goal: u64) -> Result<Option<u64>> {
+        let home = (goal / GROUP_BLOCKS) as usize;
+        let groups = (0..=home).rev().chain(home + 1..self.groups.len());
+        for index in groups {
+            let group = self.group(index)?;
+            if u64::from(group.free()) < NODE_BLOCKS {
+                continue;
+            }
+            let hint = match index.cmp(&home) {
+                std::cmp::Ordering::Equal => (goal % GROUP_BLOCKS) as u32,
+                std::cmp::Ordering::Less => BITS - 1,
+                std::cmp::Ordering::Greater => 0,
+            };
+            let mut maps = self.lock(index)?;
+            if let Some(bit) = maps.live.find_unit(hint) {
+                maps.live.set(bit, NODE_BLOCKS as u32);
+                group.count_taken(NODE_BLOCKS as u32, 1);
+                self.budget.took_unit();
+                return Ok(Some(block_of(index, bit)));
+            }
+        }
+        Ok(None)
+    }
+
     /// Recovery: marks the blocks as in use that replayed items refer to. Blocks that are already
     /// in use (the index refers to them, too) stay so. Returns how many were free.
     ///

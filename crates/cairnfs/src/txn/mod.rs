@@ -53,7 +53,7 @@ pub use items::{Attribute, Item, ItemStore, NameFound, count_attributes, value_a
 pub use limits::{Limits, Pressure};
 pub use lineage::{ForkKind, Unchanged};
 pub use merge::Merger;
-pub use open::{OpenMode, read_superblock};
+pub use open::{OpenMode, find_copies, newest_at_front, read_superblock};
 pub use reservations::{CommitCounts, Reservations};
 pub use reserve::{Need, Reservation};
 pub use roots::Roots;
@@ -76,7 +76,7 @@ use crate::source::Source;
 use crate::space::Space;
 use crate::txn::checkpoint::Checkpoints;
 use crate::txn::heads::Heads;
-use crate::types::Time;
+use crate::types::{LostFront, Time};
 use crate::values::Values;
 
 /// An open volume below the level of files: first the services that all parts share, then the
@@ -108,6 +108,8 @@ pub struct Core {
     replayed: u64,
     /// What was found of a damaged log when the volume was opened.
     lost: Option<LostLog>,
+    /// What was wrong with the volume's front when it was opened.
+    front: Option<LostFront>,
 }
 
 impl Core {
@@ -195,6 +197,11 @@ impl Core {
         self.lost.as_ref().map_or(Ok(()), |lost| {
             read_lost(&*self.storage, &superblock, lost, each)
         })
+    }
+
+    /// What was wrong with the volume's front when it was opened.
+    pub fn front(&self) -> Option<LostFront> {
+        self.front
     }
 
     /// Reservations of log and space, and the sums of commits.

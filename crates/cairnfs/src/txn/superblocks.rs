@@ -1,7 +1,8 @@
 //! The newest superblock, and what only it records: the root of the volume and the inode numbers
 //! that were given.
 //!
-//! [`Superblocks::write_next`] is the only place that writes a superblock to an open volume.
+//! [`Superblocks::write_next`] is the only place that writes a new superblock to an open volume: to
+//! its slot at the front, and to that of each copy in the data area. One flush covers all of them.
 //! Everything a superblock refers to is durable before it is written. Once it is *settled*, it is
 //! durable before any later write: then what only its predecessor refers to may be reused, the log
 //! may name its generation, and another one may be prepared. [`Superblocks::flip`] does both.
@@ -14,12 +15,13 @@ use zerocopy::little_endian::{U32, U64};
 use crate::device::{Device, Storage};
 use crate::error::{Error, Result};
 use crate::fault::{self, InjectedFault, is_injected};
-use crate::format::BLOCK_SIZE;
+use crate::format::geometry::Geometry;
 use crate::format::numbers::{Given, MAX_RANGES, Part};
 use crate::format::superblock::Superblock;
+use crate::format::{BLOCK_SIZE, NODE_BLOCKS};
 use crate::index::Tree;
 use crate::journal::Journal;
-use crate::space::Space;
+use crate::space::{BlockRun, Space};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -193,10 +195,60 @@ impl Superblocks {
         next.free_blocks = U64::new(table.free_blocks);
         self.storage
             .write(next.slot_block() * BLOCK_SIZE as u64, &next.encode())?;
+        // Only to places that a durable superblock names: these never change.
+        let places = current.copy_blocks(next.slot());
+        fault::unless(InjectedFault::SuperblockUncopied, || {
+            self.write_copies(&next, places)
+        })?;
         *current = next;
         drop(current);
         *self.unsettled.lock() = Some(self.storage.stamp());
         Ok(())
+    }
+
+    fn write_copies(&self, next: &Superblock, places: impl Iterator<Item = u64>) -> Result<()> {
+        for place in places {
+            self.storage
+                .write(place * BLOCK_SIZE as u64, &next.encode_copy(place))?;
+        }
+        Ok(())
+    }
+
+    /// Takes the units for copies that the volume lacks, and returns all of them; none if nothing
+    /// is to be recorded. The next superblock must record them.
+    ///
+    /// # Errors
+    /// A damaged bitmap.
+    pub(super) fn claim_copies(&self, geometry: &Geometry) -> Result<Option<[u64; 2]>> {
+        let newest = self.newest.lock();
+        let known: Vec<u64> = newest.copy_units().collect();
+        let mut units = newest.copies.map(|unit| match unit.get() {
+            unit if known.contains(&unit) => unit,
+            _ => 0,
+        });
+        drop(newest);
+        let mut claimed = false;
+        for (unit, goal) in units.iter_mut().zip(geometry.copy_goals()) {
+            if *unit == 0
+                && let Some(block) = self.space.alloc_unit_near(goal)?
+            {
+                self.space.image_add(BlockRun::new(block, NODE_BLOCKS))?;
+                *unit = block;
+                claimed = true;
+            }
+        }
+        Ok(claimed.then_some(units))
+    }
+
+    /// Writes the newest superblock, which is settled and is the first one that names its copies, to
+    /// them, then another one to all places: from then on each place has both slots.
+    ///
+    /// # Errors
+    /// As [`Self::flip`].
+    pub(super) fn fill_copies(&self) -> Result<()> {
+        let newest = self.newest();
+        self.write_copies(&newest, newest.copy_blocks(newest.slot()))?;
+        self.flip(|_| ())
     }
 
     /// Makes the newest superblock durable before any later write.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use cairnfs::device::HostRoom;
 use cairnfs::format::superblock::{
-    CHECKPOINTS, KNOWN_INCOMPATIBLE, KNOWN_RO_COMPATIBLE, RANGES, RENAMED_ENTRIES, ROOTS,
+    CHECKPOINTS, COPIES, KNOWN_INCOMPATIBLE, KNOWN_RO_COMPATIBLE, RANGES, RENAMED_ENTRIES, ROOTS,
 };
 use cairnfs::fs::{FileSystem, Options, inspect};
 use cairnfs::types::{StatFs, VolumeInfo, uuid_text};
@@ -144,7 +144,9 @@ fn json_report(path: &Path, info: VolumeInfo) -> JsonReport {
             holes: room.holes,
             free: room.free,
         }),
-        problem: problem.or_else(|| cut_off(path, info.size)),
+        problem: problem
+            .or_else(|| info.front.map(|front| front.to_string()))
+            .or_else(|| cut_off(path, info.size)),
     }
 }
 
@@ -236,6 +238,9 @@ fn feature_names(features: &Features) -> String {
     }
     if features.ro_compatible & RANGES != 0 {
         names.push("ranges".to_owned());
+    }
+    if features.ro_compatible & COPIES != 0 {
+        names.push("copies".to_owned());
     }
     for (what, bits) in [
         ("compatible", features.compatible),

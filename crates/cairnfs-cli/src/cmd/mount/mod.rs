@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use cairnfs::fs::{MakeOptions, is_unmade};
+use cairnfs::fs::{MakeOptions, inspect, is_unmade};
 use cairnfs_fuse::mounter::Way;
 use cairnfs_fuse::options::parse_size;
 use cairnfs_fuse::{MountOptions, mounter, mountinfo};
@@ -237,6 +237,9 @@ fn mount(args: &Args) -> Result<(), Failure> {
         }
         if let Some(warning) = carrier::doubt(&options) {
             say!("cairnfs mount: warning: {warning}");
+        }
+        if let Some(front) = inspect(&volume).ok().and_then(|info| info.front) {
+            say!("cairnfs mount: warning: {front}");
         }
         note_access_times(&options);
         note_privileges(args, &options);

@@ -45,7 +45,11 @@ impl Core {
         let groups = 0..self.geometry.groups();
         let bitmaps = groups.filter(|group| capture.pinned.is_changed(*group));
         self.each_fixed(bitmaps, &mut each)?;
-        let found = found.into_inner();
+        let mut found = found.into_inner();
+        let [superblock, _] = &capture.superblocks;
+        for unit in superblock.copy_units() {
+            found.insert(BlockRun::new(unit, NODE_BLOCKS));
+        }
         let mut runs = found.groups().flatten();
         runs.try_for_each(|run| each(run.start, run.len))
     }

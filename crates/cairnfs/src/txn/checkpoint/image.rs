@@ -1,7 +1,7 @@
 //! The blocks of a captured state: a volume of its own, with an empty log.
 //!
-//! The superblock is in both slots, the group table and all bitmaps in copy 0, whatever is true
-//! of the volume. The log's area is not part of the image and reads as zeros, so the log ends where
+//! The superblock is in both slots and in its copies, the group table and all bitmaps in copy 0,
+//! whatever is true of the volume. The log's area is not part of the image and reads as zeros, so the log ends where
 //! it begins. Everything else is at its place on the device.
 
 use zerocopy::little_endian::{U32, U64};
@@ -9,27 +9,24 @@ use zerocopy::little_endian::{U32, U64};
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::format::geometry::SUPERBLOCK_SLOTS;
-use crate::format::superblock::Superblock;
-use crate::format::{BLOCK_SIZE, checksum};
+use crate::format::superblock::{Superblock, copy_blocks_of};
+use crate::format::{BLOCK_SIZE, NODE_BLOCKS, checksum};
 use crate::txn::Core;
 use crate::txn::checkpoint::Capture;
 
 /// The superblocks of an image, encoded, by their slots. They differ in their generation only, so either
 /// of them alone is the same volume.
-pub(super) fn superblocks(newest: &Superblock, table: &[u8], free_blocks: u64) -> [Vec<u8>; 2] {
+pub(super) fn superblocks(newest: &Superblock, table: &[u8], free_blocks: u64) -> [Superblock; 2] {
     let generation = newest.generation.get();
     // Even ones are in the first slot.
     let newer = generation + generation % 2;
-    [newer, newer.saturating_sub(1)].map(|generation| {
-        let image = Superblock {
-            generation: U64::new(generation),
-            required_lsn: newest.tail_lsn,
-            table_copy: U32::new(0),
-            table_crc: U32::new(checksum::crc(table)),
-            free_blocks: U64::new(free_blocks),
-            ..*newest
-        };
-        image.encode()
+    [newer, newer.saturating_sub(1)].map(|generation| Superblock {
+        generation: U64::new(generation),
+        required_lsn: newest.tail_lsn,
+        table_copy: U32::new(0),
+        table_crc: U32::new(checksum::crc(table)),
+        free_blocks: U64::new(free_blocks),
+        ..*newest
     })
 }
 
@@ -99,6 +96,9 @@ impl Core {
         }
         let at = block.max(self.geometry.data_start());
         let read = self.storage.read(at * BLOCK_SIZE as u64, data);
+        for (at, buf) in (at..).zip(data.chunks_exact_mut(BLOCK_SIZE)) {
+            read_copy(capture, at, buf);
+        }
         self.unless_gave_way(capture, read)
     }
 
@@ -114,10 +114,23 @@ impl Core {
         match (slot, table, bitmap) {
             (_, _, Some(group)) => return self.space.read_pinned(&capture.pinned, group, buf),
             (_, Some(at), _) => copy(&capture.table, at as usize * BLOCK_SIZE, buf),
-            (Some((_, superblock)), _, _) => copy(superblock, 0, buf),
+            (Some((_, superblock)), _, _) => copy(&superblock.encode(), 0, buf),
             (None, None, None) => buf.fill(0),
         }
         Ok(())
+    }
+}
+
+/// Makes a block of the data area, if it belongs to the copies of the superblock.
+fn read_copy(capture: &Capture, block: u64, buf: &mut [u8]) {
+    let [even, _] = &capture.superblocks;
+    let units = even.copy_units();
+    for unit in units.filter(|unit| (*unit..unit + NODE_BLOCKS).contains(&block)) {
+        let slots = copy_blocks_of(unit).into_iter().zip(&capture.superblocks);
+        buf.fill(0);
+        for (_, superblock) in slots.filter(|(place, _)| *place == block) {
+            copy(&superblock.encode_copy(block), 0, buf);
+        }
     }
 }
 

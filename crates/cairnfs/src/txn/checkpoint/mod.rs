@@ -81,7 +81,7 @@ pub struct Capture {
     /// Whether nothing has changed since that checkpoint, whose name it has then.
     pub is_unchanged: bool,
     /// The superblocks of the image.
-    superblocks: [Vec<u8>; 2],
+    superblocks: [Superblock; 2],
     /// The group table of the image.
     table: Vec<u8>,
     pinned: PinnedTable,

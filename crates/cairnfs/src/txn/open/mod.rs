@@ -22,7 +22,7 @@ use crate::device::{Device, Overlay, Storage};
 use crate::error::{Error, Result};
 use crate::fault::{self, InjectedFault};
 use crate::format::geometry::Geometry;
-use crate::format::superblock::{KNOWN_RO_COMPATIBLE, RENAMED_ENTRIES, Superblock};
+use crate::format::superblock::{COPIES, KNOWN_RO_COMPATIBLE, RENAMED_ENTRIES, Superblock};
 use crate::format::{BLOCK_SIZE, NODE_BLOCKS, ROOT_INO};
 use crate::index::Index;
 use crate::journal::Journal;
@@ -47,7 +47,7 @@ use crate::values::Values;
 
 use self::identity::{Identity, NOTHING_LEFT, READ_THE_REST, cut_off};
 use self::replay::Replay;
-pub use identity::read_superblock;
+pub use identity::{find_copies, newest_at_front, read_superblock};
 
 /// How a volume is opened.
 #[derive(Debug, Clone, Copy)]
@@ -114,6 +114,9 @@ impl Core {
         }
         let identity = read_superblock(&*storage)?;
         let superblock = identity.superblock;
+        if !mode.read_only {
+            identity.refuse_foreign()?;
+        }
         if let Some(cut) = cut_off(&superblock, &*storage, READ_THE_REST) {
             match mode.read_only {
                 // Reads beyond the end fail like any other failed read.
@@ -122,7 +125,7 @@ impl Core {
             }
         }
         let lost = cut_off(&superblock, &*storage, NOTHING_LEFT);
-        let opened = Self::open_found(storage, &identity, mode).and_then(|core| match &lost {
+        let opened = Self::open_found(storage, identity, mode).and_then(|core| match &lost {
             Some(_) => core
                 .open_root(core.main_root())?
                 .inode(ROOT_INO)
@@ -146,7 +149,11 @@ impl Core {
     }
 
     /// Opens the volume of a superblock.
-    fn open_found(storage: Arc<Storage>, identity: &Identity, mut mode: OpenMode) -> Result<Self> {
+    fn open_found(
+        storage: Arc<Storage>,
+        mut identity: Identity,
+        mut mode: OpenMode,
+    ) -> Result<Self> {
         let superblock = identity.superblock;
         let unknown = superblock.ro_compatible.get() & !KNOWN_RO_COMPATIBLE;
         if unknown != 0 {
@@ -168,7 +175,18 @@ impl Core {
             )?,
             false => Scan::skipped(&superblock),
         };
-        let core = Self::assemble(storage, superblock, &found, mode)?;
+        let mut core = Self::assemble(storage, superblock, &found, mode)?;
+        if !mode.read_only {
+            // Before a record names the generation: otherwise a front that is lost then would be
+            // missed, although the copies have the state before.
+            if identity.mend(&*core.storage)? {
+                core.storage.flush_now()?;
+            }
+        }
+        core.front = identity.front;
+        if let Some(front) = &core.front {
+            tracing::warn!("{front}");
+        }
         if !mode.read_only {
             let journal = &core.journal;
             fault::unless(InjectedFault::MountRecordMissing, || {
@@ -195,14 +213,28 @@ impl Core {
         Ok(core)
     }
 
-    /// Sets the features that the log will use in the superblock, before any change.
+    /// Sets the features that the log will use in the superblock, before any change, and gives a
+    /// volume of an earlier version copies of its superblock, if it has space for them.
     fn mark_features(&self) -> Result<()> {
-        let marked = self.superblocks.newest().incompatible.get() & RENAMED_ENTRIES != 0;
-        match marked || self.read_only {
-            true => Ok(()),
-            false => self
-                .superblocks
-                .flip(|superblock| superblock.incompatible |= U64::new(RENAMED_ENTRIES)),
+        if self.read_only {
+            return Ok(());
+        }
+        let found = self.superblocks.newest();
+        let marked = found.incompatible.get() & RENAMED_ENTRIES != 0;
+        let copies = self.superblocks.claim_copies(&self.geometry)?;
+        if marked && copies.is_none() {
+            return Ok(());
+        }
+        self.superblocks.flip(|superblock| {
+            superblock.incompatible |= U64::new(RENAMED_ENTRIES);
+            if let Some(units) = copies {
+                superblock.ro_compatible |= U64::new(COPIES);
+                superblock.copies = units.map(U64::new);
+            }
+        })?;
+        match copies {
+            Some(_) => self.superblocks.fill_copies(),
+            None => Ok(()),
         }
     }
 
@@ -279,6 +311,7 @@ impl Core {
             journal,
             signals,
             replayed: (end.lsn - superblock.tail_lsn.get()) * BLOCK_SIZE as u64,
+            front: None,
         })
     }
 }

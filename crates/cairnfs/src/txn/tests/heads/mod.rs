@@ -376,8 +376,10 @@ fn blocks_of(core: &Core, tree: &Tree, used: &mut BTreeSet<u64>) -> Result<()> {
 fn check_space(core: &Core) -> Result<(), String> {
     let mut used = BTreeSet::new();
     let text = |e: crate::error::Error| format!("space: {e}");
-    let volume = volume_tree(&core.superblocks.newest());
-    blocks_of(core, &volume, &mut used).map_err(text)?;
+    let newest = core.superblocks.newest();
+    let copies = newest.copy_units();
+    used.extend(copies.flat_map(|unit| unit..unit + NODE_BLOCKS));
+    blocks_of(core, &volume_tree(&newest), &mut used).map_err(text)?;
     for (id, _) in core.roots.list() {
         let root = core.roots.merged(id).ok_or("a root without a tree")?;
         blocks_of(core, &tree_of(&root.tree), &mut used).map_err(text)?;
