@@ -3,6 +3,8 @@
 use std::ffi::OsString;
 use std::process::ExitCode;
 
+use cairnfs::Error;
+
 use crate::cmd::each;
 use crate::failure::{AnyError, Explain, Failure};
 use crate::spec::VolumePath;
@@ -56,9 +58,9 @@ fn one(args: &Args, volume: &Volume, place: &VolumePath) -> Result<(), Failure> 
     let found = volume.lookup_opt(&dir, &name).explain(place.shown())?;
     match found {
         None if args.force => Ok(()),
-        None => Err(cairnfs::Error::NotFound).explain(place.shown()),
+        None => Err(Error::NotFound).explain(place.shown()),
         Some(node) if !node.is_dir() && place.inside.ends_with(b"/") => {
-            Err(cairnfs::Error::NotDirectory).explain(place.shown())
+            Err(Error::NotDirectory).explain(place.shown())
         }
         Some(node) if !node.is_dir() => volume.fs().unlink(dir.ino(), &name).explain(place.shown()),
         Some(_) if !args.recursive => Err(Failure::new(place.shown(), "is a directory")
@@ -73,33 +75,58 @@ struct Frame {
     name: Vec<u8>,
     node: Node,
     names: Vec<Vec<u8>>,
+    /// Whether something in it could not be removed.
+    stays: bool,
 }
 
+/// Removes a directory and all in it that is not hidden by damage; the first damage is the error.
 fn remove_tree(volume: &Volume, above: u64, name: Vec<u8>, node: Node) -> cairnfs::Result<()> {
-    let enter = |above, name, node: Node| {
-        volume.names(node.ino()).map(|names| Frame {
+    let mut damage = None;
+    let enter = |above, name, node: Node, damage: &mut Option<Error>| {
+        let (names, lost) = volume.names_found(node.ino());
+        let stays = lost.is_some();
+        *damage = damage.take().or(lost);
+        Frame {
             above,
             name,
             node,
             names,
-        })
+            stays,
+        }
     };
-    let mut stack = vec![enter(above, name, node)?];
+    let mut stack = vec![enter(above, name, node, &mut damage)];
     while let Some(frame) = stack.last_mut() {
+        let dir = frame.node.ino();
         let Some(name) = frame.names.pop() else {
-            volume.fs().rmdir(frame.above, &frame.name)?;
+            let stays = frame.stays;
+            if !stays {
+                volume.fs().rmdir(frame.above, &frame.name)?;
+            }
             stack.pop();
+            if let Some(above) = stack.last_mut() {
+                above.stays |= stays;
+            }
             continue;
         };
-        let dir = frame.node.ino();
-        let node = volume.lookup(&frame.node, &name)?;
-        if !node.is_dir() {
-            volume.fs().unlink(dir, &name)?;
-        } else if stack.iter().any(|above| above.node.ino() == node.ino()) {
-            return Err(cairnfs::Error::Invalid("a directory contains itself"));
-        } else {
-            stack.push(enter(dir, name, node)?);
+        let removed = match volume.lookup(&frame.node, &name) {
+            Ok(node) if node.is_dir() => {
+                if stack.iter().any(|above| above.node.ino() == node.ino()) {
+                    return Err(Error::Invalid("a directory contains itself"));
+                }
+                stack.push(enter(dir, name, node, &mut damage));
+                continue;
+            }
+            // A name can be removed without its inode.
+            Ok(_) | Err(Error::Corrupt(_) | Error::NotFound) => volume.fs().unlink(dir, &name),
+            Err(error) => Err(error),
+        };
+        match removed {
+            Err(error @ (Error::Corrupt(_) | Error::IsDirectory)) => {
+                frame.stays = true;
+                damage.get_or_insert(error);
+            }
+            removed => removed?,
         }
     }
-    Ok(())
+    damage.map_or(Ok(()), Err)
 }

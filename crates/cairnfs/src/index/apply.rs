@@ -12,7 +12,7 @@ use crate::format::pointer::RawPtr;
 use crate::index::bounds::Bounds;
 use crate::index::output::Output;
 use crate::index::read::{no_cell, root_level};
-use crate::index::walk::{Source, Target, Walk};
+use crate::index::walk::{Source, Target, Walk, sound};
 use crate::index::{Edits, Index, NodeSpace, Tree};
 
 /// Implements [`Index::apply`].
@@ -119,9 +119,11 @@ impl<T: Target> Source<T> for Feed<'_> {
         !self.ended
     }
 
-    fn leaf(&mut self, out: &mut T, ptr: &RawPtr, bounds: &Bounds) -> Result<()> {
-        let leaf = &out.index().load(ptr, 0)?;
-        bounds.check(leaf)?;
+    fn leaf(&mut self, out: &mut T, ptr: &RawPtr, bounds: &Bounds) -> Result<Option<Error>> {
+        let leaf = &match sound(out.index().load(ptr, 0), bounds)? {
+            Ok(leaf) => leaf,
+            Err(damage) => return Ok(Some(damage)),
+        };
         out.enter(leaf.clone(), *bounds);
         let (mut copied, end) = self.cells(leaf);
         if self.range.begins_inside(bounds) || self.range.ends_inside(bounds) {
@@ -153,6 +155,28 @@ impl<T: Target> Source<T> for Feed<'_> {
         }
         if out.is_open() {
             out.keep(leaf, copied, end)?;
+        }
+        Ok(None)
+    }
+
+    /// What is hidden may be taken for removed, so edits that only remove are done. Others need a
+    /// node: either the damaged one is cut out, or they fail.
+    fn damaged(&mut self, out: &mut T, level: u8, bounds: &Bounds, damage: Error) -> Result<()> {
+        self.first = self.first.filter(|key| !bounds.reaches(key));
+        let entered = out.enter_cut(level)?;
+        while let Some(key) = self.next_edit()?.filter(|key| bounds.reaches(key)) {
+            self.last = Some(key);
+            match self.edits.take_hidden(&key)? {
+                Some(_) if entered == 0 => return Err(damage),
+                Some(value) => out.put(&key, &value, true)?,
+                None => {}
+            }
+        }
+        if self.ended {
+            self.end = self.end.filter(|key| !bounds.reaches(key));
+        }
+        for _ in 0..entered {
+            out.leave()?;
         }
         Ok(())
     }
