@@ -20,7 +20,7 @@ use crate::image::{Image, copy};
 use crate::layout::Layout;
 use crate::seal;
 
-/// Size of every base in bytes: the minimum.
+/// Size of every base but the largest in bytes: the minimum.
 pub const SIZE: u64 = 16 << 20;
 const UUID: [u8; 16] = *b"damaged volumes!";
 const HASH_SEED: u64 = 0x5eed;
@@ -114,7 +114,7 @@ pub fn merged() -> Base {
 /// A volume of thousands of files, whose index has two levels above its leaves, and nothing to merge
 /// in the log.
 pub fn thousands() -> Base {
-    make("thousands", |fs, _| fill_thousands(fs))
+    make_large("thousands", 2 * SIZE, |fs, _| fill_thousands(fs))
 }
 
 /// A volume of `DEPTH` nested directories called `a`, each beside one called `b`.
@@ -140,8 +140,12 @@ fn options() -> Options {
 }
 
 fn make(name: &'static str, fill: fn(&FileSystem, &dyn Device)) -> Base {
+    make_large(name, SIZE, fill)
+}
+
+fn make_large(name: &'static str, size: u64, fill: fn(&FileSystem, &dyn Device)) -> Base {
     let recorder = Arc::new(Recorder {
-        device: MemoryDevice::new(SIZE),
+        device: MemoryDevice::new(size),
         older: Mutex::default(),
     });
     make_device(&*recorder, &MakeOptions::default(), &mut |_, _| {}).unwrap();
@@ -294,12 +298,12 @@ fn fill_thousands(fs: &FileSystem) {
         fs.link(ino, to, name.as_bytes()).unwrap();
         fs.forget(ino, 1);
     };
-    for i in 0..6000 {
+    for i in 0..13_000 {
         let above = dirs[i * i % 6];
         let len = match i % 40 {
             0 => 9000 + i,
             1..8 => 0,
-            n => n * 11,
+            n => n * 26,
         };
         let ino = file(fs, above, &format!("file-{i}-{}", "n".repeat(i % 30)), len);
         if i % 25 == 0 {

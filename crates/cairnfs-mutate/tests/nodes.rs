@@ -11,12 +11,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, LazyLock};
 
 use cairnfs::Error;
+use cairnfs::RemovedDamage;
+use cairnfs::format::checksum::hash64;
 use cairnfs::format::item::decode_dir_entry;
 use cairnfs::format::key::{Key, Kind};
 use cairnfs::fs::{FileSystem, Options};
-use cairnfs_mutate::base::{Base, thousands};
+use cairnfs::types::{Attr, FileKind};
+use cairnfs_check::{CheckOptions, check};
+use cairnfs_mutate::base::{Base, bases, forked, merged, one_of_everything, thousands, two_levels};
 use cairnfs_mutate::image::{Bounded, Image};
-use cairnfs_mutate::layout::ItemAt;
+use cairnfs_mutate::layout::{ItemAt, Link};
+use cairnfs_mutate::random::Random;
 
 static BASE: LazyLock<Base> = LazyLock::new(thousands);
 
@@ -194,5 +199,225 @@ fn what_can_be_read_is_removed_beside_any_damaged_leaf() {
         let dirs: BTreeSet<u64> = entries.keys().map(|(dir, _)| *dir).collect();
         let left: usize = dirs.iter().map(|dir| list(&fs, *dir, 64).0.len()).sum();
         assert!(left <= most, "{left} beside {kinds:?} of leaf {n}");
+    }
+}
+
+/// The nodes that may be damaged: those of the tree of files, without its root.
+fn nodes_below_root(base: &Base) -> Vec<u64> {
+    let mut roots = base.layout.items.iter();
+    let volume = roots.find(|item| item.key.kind == Kind::Root).unwrap().node;
+    let nodes = base.layout.nodes.iter();
+    nodes
+        .filter(|(_, links)| {
+            let below = |link: &Link| matches!(link, Link::Node { node, .. } if *node != volume);
+            links.iter().all(below)
+        })
+        .map(|(node, _)| *node)
+        .collect()
+}
+
+/// The leaves that cannot be reached without these nodes.
+fn hidden_leaves(base: &Base, damaged: &BTreeSet<u64>) -> BTreeSet<u64> {
+    let hidden = |leaf: &u64| {
+        let mut at = *leaf;
+        loop {
+            if damaged.contains(&at) {
+                return true;
+            }
+            match base.layout.nodes[&at][0] {
+                Link::Superblock => return false,
+                Link::Node { node, .. } => at = node,
+            }
+        }
+    };
+    leaves(base).into_keys().filter(hidden).collect()
+}
+
+/// Everything of a file, except what depends on its entries.
+fn state(fs: &FileSystem, ino: u64, with_attributes: bool) -> (Attr, u64) {
+    let attr = fs.getattr(ino).unwrap();
+    let mut bytes = Vec::new();
+    if with_attributes {
+        let names = fs.listxattr(ino).unwrap();
+        for name in names.split(|b| *b == 0).filter(|name| !name.is_empty()) {
+            bytes.extend_from_slice(name);
+            bytes.extend(fs.getxattr(ino, name).unwrap());
+        }
+    }
+    match attr.kind {
+        FileKind::File => {
+            let mut contents = vec![0; attr.size as usize];
+            let len = fs.read(ino, 0, &mut contents).unwrap();
+            assert_eq!(len, contents.len());
+            bytes.extend(contents);
+        }
+        FileKind::Symlink => bytes.extend(fs.readlink(ino).unwrap()),
+        _ => {}
+    }
+    let dir = attr.kind == FileKind::Directory;
+    let attr = Attr {
+        nlink: 0,
+        size: if dir { 0 } else { attr.size },
+        ..attr
+    };
+    (attr, hash64(&bytes))
+}
+
+fn remove(image: &Image) -> (RemovedDamage, Image) {
+    let device = Bounded::new(image);
+    let removed = FileSystem::remove_damage(device.clone(), &options());
+    let removed = removed.unwrap_or_else(|e| panic!("{e}"));
+    (removed, device.image())
+}
+
+/// Opens it for changes, which removes what has no links, and closes it. Then a check finds nothing.
+fn assert_clean(image: &Image, of: &str) -> Image {
+    let device = Bounded::new(image);
+    let fs = FileSystem::open_device(device.clone(), &options()).unwrap();
+    fs.close().unwrap_or_else(|e| panic!("{of}: {e}"));
+    drop(fs);
+    for image in [image, &device.image()] {
+        let device = Bounded::new(image);
+        let options = CheckOptions { data: true };
+        let report = check(&*device, &options, &mut |_| {}).unwrap();
+        assert!(report.findings.is_empty(), "{of}: {:#?}", report.findings);
+    }
+    device.image()
+}
+
+#[test]
+fn removal_changes_nothing_of_sound_volumes() {
+    let mut all = bases();
+    all.push(merged());
+    for base in all {
+        let (removed, image) = remove(&base.image);
+        assert!(
+            removed.nodes.is_empty() && removed.losses.is_empty(),
+            "{removed:?}"
+        );
+        assert!(removed.still_damaged.is_empty(), "{removed:?}");
+        assert_eq!(removed.freed, 0, "{}", base.name);
+        assert_clean(&image, base.name);
+    }
+}
+
+/// What is in other nodes stays as it is, under its name if that is known.
+#[test]
+fn removal_leaves_the_rest_and_a_sound_volume() {
+    let base = &*BASE;
+    let nodes = nodes_below_root(base);
+    let inner: BTreeSet<u64> = base
+        .layout
+        .nodes
+        .values()
+        .flatten()
+        .filter_map(|link| match link {
+            Link::Node { node, .. } => Some(*node),
+            Link::Superblock => None,
+        })
+        .collect();
+    let inner: Vec<u64> = nodes
+        .iter()
+        .copied()
+        .filter(|node| inner.contains(node))
+        .collect();
+    assert!(!inner.is_empty(), "{} nodes", nodes.len());
+    let (sound, _) = open(&base.image);
+    let mut items: BTreeMap<u64, BTreeSet<u64>> = BTreeMap::new();
+    for item in &base.layout.items {
+        let own = [Kind::Inode, Kind::Inline, Kind::Xattr, Kind::Extent];
+        if own.contains(&item.key.kind) {
+            items.entry(item.key.object).or_default().insert(item.node);
+        }
+    }
+    let expected = |with: bool| -> BTreeMap<u64, (Attr, u64)> {
+        let states = items.keys().map(|ino| (*ino, state(&sound, *ino, with)));
+        states.collect()
+    };
+    let expected = [expected(false), expected(true)];
+    let entries = entries(base);
+    let places: BTreeMap<(u64, u64), u64> = base
+        .layout
+        .items
+        .iter()
+        .filter(|item| item.key.kind == Kind::DirIndex)
+        .map(|item| ((item.key.object, item.key.offset), item.node))
+        .collect();
+    for seed in 0..40 {
+        let mut random = Random::new(seed);
+        let count = 1 + random.below(3);
+        let mut damage: BTreeSet<u64> = (0..count).map(|_| *random.pick(&nodes)).collect();
+        if random.once_in(6) {
+            damage.insert(*random.pick(&inner));
+        }
+        let of = format!("seed {seed}, nodes {damage:?}");
+        let mut image = base.image.clone();
+        for node in &damage {
+            image.patch(*node, random.below(16_000), &random.number().to_le_bytes());
+        }
+        let hidden = hidden_leaves(base, &damage);
+        let (removed, image) = remove(&image);
+        assert!(removed.still_damaged.is_empty(), "{of}: {removed:?}");
+        let image = assert_clean(&image, &of);
+        let (fs, _) = open(&image);
+        let values = base
+            .layout
+            .items
+            .iter()
+            .any(|item| item.key.kind == Kind::SharedValue && hidden.contains(&item.node));
+        let intact = |ino: &u64| items.get(ino).is_some_and(|own| own.is_disjoint(&hidden));
+        for ino in items.keys().filter(|ino| intact(ino)) {
+            let expected = &expected[usize::from(!values)][ino];
+            assert_eq!(&state(&fs, *ino, !values), expected, "{of}: inode {ino}");
+        }
+        for ((dir, index), (name, ino)) in &entries {
+            if intact(ino) && !hidden.contains(&places[&(*dir, *index)]) {
+                let found = fs
+                    .lookup(*dir, name)
+                    .unwrap_or_else(|e| panic!("{of}: {dir}: {e}"));
+                assert_eq!(found.ino, *ino);
+                fs.forget(*ino, 1);
+            }
+        }
+        let (again, same) = remove(&image);
+        assert!(
+            again.nodes.is_empty() && again.losses.is_empty(),
+            "{of}: {again:?}"
+        );
+        assert_clean(&same, &of);
+    }
+}
+
+/// The log changes what is hidden, and roots share it.
+#[test]
+fn removal_leaves_sound_volumes_of_every_kind() {
+    for base in [two_levels(), one_of_everything(), forked(), merged()] {
+        let nodes = nodes_below_root(&base);
+        if nodes.is_empty() {
+            continue;
+        }
+        let mut sound = 0;
+        for seed in 0..60 {
+            let mut random = Random::new(seed);
+            let mut image = base.image.clone();
+            let damage: BTreeSet<u64> = (0..2).map(|_| *random.pick(&nodes)).collect();
+            for node in &damage {
+                image.patch(*node, random.below(16_000), &random.number().to_le_bytes());
+            }
+            let of = format!("{}: seed {seed}, nodes {damage:?}", base.name);
+            let device = Bounded::new(&image);
+            let removed = FileSystem::remove_damage(device.clone(), &options());
+            match removed {
+                Ok(removed) if removed.still_damaged.is_empty() => {
+                    assert_clean(&device.image(), &of);
+                    sound += 1;
+                }
+                // A frozen root stays as it is.
+                Ok(_) => assert_eq!(base.name, "forked", "{of}"),
+                Err(Error::Corrupt(_)) => assert_eq!(base.name, "forked", "{of}"),
+                Err(error) => panic!("{of}: {error}"),
+            }
+        }
+        assert!(sound > 0, "{}", base.name);
     }
 }

@@ -133,11 +133,17 @@ impl<T: Target> Source<T> for Feed<'_> {
         while let Some(key) = self.next_edit()?.filter(|key| bounds.reaches(key)) {
             self.last = Some(key);
             let (at, behind, old) = match leaf.search_from(copied, &key) {
-                Ok(i) => (i, i + 1, old(out.index(), leaf, i)?),
+                Ok(i) => match old(out.index(), leaf, i) {
+                    Err(Error::Corrupt(_)) => (i, i + 1, Old::Hidden),
+                    old => (i, i + 1, old?),
+                },
                 Err(i) => (i, i, Old::Absent),
             };
-            let new = self.edits.take(&key, old.bytes())?;
-            if new.as_deref() == old.bytes() {
+            let new = match old {
+                Old::Hidden => self.edits.take_hidden(&key)?,
+                _ => self.edits.take(&key, old.bytes())?,
+            };
+            if new.as_deref() == old.bytes() && !matches!(old, Old::Hidden) {
                 continue;
             }
             out.open()?;
@@ -187,6 +193,8 @@ impl<T: Target> Source<T> for Feed<'_> {
 enum Old<'a> {
     #[default]
     Absent,
+    /// A large value that is damaged. Its units stay in use.
+    Hidden,
     Inline(&'a [u8]),
     Large {
         value: Vec<u8>,
@@ -198,7 +206,7 @@ enum Old<'a> {
 impl Old<'_> {
     fn bytes(&self) -> Option<&[u8]> {
         match self {
-            Old::Absent => None,
+            Old::Absent | Old::Hidden => None,
             Old::Inline(value) => Some(value),
             Old::Large { value, .. } => Some(value),
         }

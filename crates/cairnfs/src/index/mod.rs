@@ -52,7 +52,7 @@ use cache::NodeCache;
 pub use compact::Compacted;
 pub use differences::{Difference, Differences, Limits, OldOnly, Progress};
 pub use parts::TOGETHER;
-pub use readable::{Found, hides};
+pub use readable::{Found, Owned, Unread, hides};
 
 /// A tree: the pointer to its root node, and its height.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -5,6 +5,7 @@
 
 use crate::error::{Error, Result};
 use crate::format::key::Key;
+use crate::format::node::CellValue;
 use crate::format::pointer::RawPtr;
 use crate::index::bounds::Bounds;
 use crate::index::read::{child, root_level};
@@ -29,6 +30,14 @@ pub struct Unread {
     pub node: Option<RawPtr>,
     /// Why it cannot be read.
     pub error: Error,
+}
+
+/// What a tree has.
+pub enum Owned<'a> {
+    /// A node, or a unit of a large value, by its first block.
+    Unit(u64),
+    /// An item in a leaf.
+    Item(&'a Key, &'a [u8]),
 }
 
 /// Whether an error says that something on the device cannot be read.
@@ -121,5 +130,55 @@ impl Index {
             Ok(first.is_none())
         })?;
         Ok(first)
+    }
+
+    /// Calls `each` with everything that a tree has, except nodes and large values born up to the
+    /// context `older`, and what is below such nodes.
+    ///
+    /// # Errors
+    /// Those of `each`; damage; the device's failure.
+    pub fn owned(
+        &self,
+        tree: &Tree,
+        older: u64,
+        each: &mut dyn FnMut(Owned<'_>) -> Result<()>,
+    ) -> Result<()> {
+        match root_level(tree)? {
+            Some(level) => self.owned_below((&tree.ptr, level), &Bounds::default(), older, each),
+            None => Ok(()),
+        }
+    }
+
+    fn owned_below(
+        &self,
+        (ptr, level): (&RawPtr, u8),
+        bounds: &Bounds,
+        older: u64,
+        each: &mut dyn FnMut(Owned<'_>) -> Result<()>,
+    ) -> Result<()> {
+        if ptr.birth.get() <= older {
+            return Ok(());
+        }
+        let node = self.load(ptr, level)?;
+        bounds.check(&node)?;
+        each(Owned::Unit(ptr.block.get()))?;
+        for i in 0..node.len() {
+            if let Some(below) = level.checked_sub(1) {
+                let inner = bounds.of_child(&node, i);
+                self.owned_below((&child(&node, i)?, below), &inner, older, each)?;
+                continue;
+            }
+            match (node.key(i), node.value(i)) {
+                (Some(key), Some(CellValue::Inline(value))) => each(Owned::Item(&key, value))?,
+                (_, Some(CellValue::Overflow(address))) if address.birth.get() > older => {
+                    let units = self.units_of(&address)?;
+                    units
+                        .into_iter()
+                        .try_for_each(|unit| each(Owned::Unit(unit)))?;
+                }
+                _ => {}
+            }
+        }
+        Ok(())
     }
 }

@@ -56,6 +56,9 @@ pub struct OpenMode {
     /// Whether the log is replayed. Otherwise the volume is in the state of its last merge, and
     /// must be read-only.
     pub recovery: bool,
+    /// Whether damaged nodes that must be changed are cut out of the index. Only for
+    /// [`Core::remove_damage`]; other changes of the volume fail or are wrong.
+    pub cuts_damaged: bool,
     /// Whether freed space is discarded on the device.
     pub discard: bool,
     /// How the memory budget is divided.
@@ -75,6 +78,7 @@ impl OpenMode {
         Self {
             read_only: false,
             recovery: true,
+            cuts_damaged: false,
             discard: false,
             limits,
             seed: Some(1),
@@ -167,7 +171,7 @@ impl Core {
             })?;
         }
         Replay::new(&core).run(&found)?;
-        if !mode.read_only {
+        if !mode.read_only && !mode.cuts_damaged {
             copies::reserve_copies(&core)?;
         }
         if !mode.read_only && core.roots.are_several() {
@@ -259,6 +263,7 @@ impl Core {
             storage,
             geometry,
             read_only: mode.read_only,
+            cuts_damaged: mode.cuts_damaged,
             discard: mode.discard,
             limits,
             index,
