@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use cairnfs::Error;
 
-use crate::cmd::each;
+use crate::cmd::{damaged, each};
 use crate::failure::{AnyError, Explain, Failure};
 use crate::spec::VolumePath;
 use crate::volume::{Access, LastLink, Node, Volume, ends_in_dots, split_last};
@@ -14,6 +14,12 @@ const EXAMPLES: &str = "\
 Examples:
   cairnfs rm disk.img:/tmp/log
   cairnfs rm -r disk.img:/old
+  cairnfs rm --damaged disk.img    what `cairnfs check` finds damaged in the index
+
+The damaged parts of an index are removed from all branches of a volume that is
+not mounted. What they took with them is listed. Files that lost their names,
+or a part of their contents, are found in /lost+found. Save what you need
+first: cairnfs export.
 
 Exit codes: 0 all was removed, 1 something was not, 2 wrong arguments.";
 
@@ -27,6 +33,9 @@ pub struct Args {
     /// No error if a file does not exist
     #[arg(short, long)]
     force: bool,
+    /// Remove what is damaged in the index of whole volumes, and free what it held
+    #[arg(long, conflicts_with_all = ["recursive", "force"])]
+    damaged: bool,
     /// Files, as VOLUME:PATH, or VOLUME@NAME:/PATH in a branch
     #[arg(required = true, value_name = "VOLUME[@NAME]:PATH")]
     files: Vec<OsString>,
@@ -36,6 +45,9 @@ pub struct Args {
 pub fn run(args: Args) -> Result<ExitCode, AnyError> {
     Ok(each(&args.files, |arg| {
         let place = VolumePath::parse(arg)?;
+        if args.damaged {
+            return damaged::remove(&place);
+        }
         let volume = Volume::open(&place, Access::Write)?;
         let done = one(&args, &volume, &place);
         done.and(volume.close())
