@@ -8,10 +8,12 @@
 )]
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, LazyLock};
 
 use cairnfs::Error;
 use cairnfs::RemovedDamage;
+use cairnfs::device::Device;
 use cairnfs::format::checksum::hash64;
 use cairnfs::format::item::decode_dir_entry;
 use cairnfs::format::key::{Key, Kind};
@@ -419,5 +421,58 @@ fn removal_leaves_sound_volumes_of_every_kind() {
             }
         }
         assert!(sound > 0, "{}", base.name);
+    }
+}
+
+/// A device whose writes fail from one on, as before a power cut.
+struct Cut {
+    device: Arc<Bounded>,
+    left: AtomicI64,
+}
+
+impl Device for Cut {
+    fn size(&self) -> u64 {
+        self.device.size()
+    }
+    fn read(&self, offset: u64, buf: &mut [u8]) -> cairnfs::Result<()> {
+        self.device.read(offset, buf)
+    }
+    fn write(&self, offset: u64, buf: &[u8]) -> cairnfs::Result<()> {
+        match self.left.fetch_sub(1, Ordering::Relaxed) {
+            1.. => self.device.write(offset, buf),
+            _ => Err(Error::Invalid("the power is cut")),
+        }
+    }
+    fn flush(&self) -> cairnfs::Result<()> {
+        self.device.flush()
+    }
+    fn discard(&self, _: u64, _: u64) -> cairnfs::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn removal_cut_at_any_write_is_done_by_the_next_one() {
+    let base = two_levels();
+    let nodes = nodes_below_root(&base);
+    for seed in 0..8 {
+        let mut random = Random::new(seed);
+        let mut image = base.image.clone();
+        image.patch(*random.pick(&nodes), 9000, b"damage");
+        let mut ended = false;
+        for writes in 0..200 {
+            let device = Bounded::new(&image);
+            let cut = Cut {
+                device: device.clone(),
+                left: AtomicI64::new(writes),
+            };
+            ended = FileSystem::remove_damage(Arc::new(cut), &options()).is_ok();
+            let of = format!("seed {seed} after {writes} writes");
+            assert_clean(&remove(&device.image()).1, &of);
+            if ended {
+                break;
+            }
+        }
+        assert!(ended, "seed {seed}");
     }
 }

@@ -7,7 +7,6 @@ pub mod check;
 pub mod completions;
 pub mod cp;
 pub mod crashtest;
-mod damaged;
 pub mod diff;
 pub mod drop;
 pub mod export;

@@ -30,6 +30,9 @@ enum Start {
     Last { least: u64, upto: u64 },
 }
 
+/// What a scan calls with the offset of each item.
+type Each<'e> = dyn FnMut(u64, Item) -> Result<bool> + 'e;
+
 /// An item as it was found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Item {
@@ -212,10 +215,7 @@ impl ItemStore {
         state: &InodeState,
         kind: Kind,
         (start, to): (Start, u64),
-        (mut unread, each): (
-            Option<&mut Option<Error>>,
-            &mut dyn FnMut(u64, Item) -> Result<bool>,
-        ),
+        (mut unread, each): (Option<&mut Option<Error>>, &mut Each<'_>),
     ) -> Result<()> {
         if state.sealed.is_none() && !state.may_be_indexed() {
             for (offset, slot) in state.current.range(kind, start.in_memory(state, kind)) {

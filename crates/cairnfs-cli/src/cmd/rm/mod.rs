@@ -1,11 +1,13 @@
 //! `cairnfs rm`: removes files and trees from volumes.
 
+mod damaged;
+
 use std::ffi::OsString;
 use std::process::ExitCode;
 
 use cairnfs::Error;
 
-use crate::cmd::{damaged, each};
+use crate::cmd::each;
 use crate::failure::{AnyError, Explain, Failure};
 use crate::spec::VolumePath;
 use crate::volume::{Access, LastLink, Node, Volume, ends_in_dots, split_last};

@@ -1,5 +1,6 @@
 //! `cairnfs rm --damaged`: removes what is damaged in the index of a volume, and says what was lost.
 
+use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
@@ -9,7 +10,7 @@ use cairnfs::format::BLOCK_SIZE;
 use cairnfs::format::root::MAIN_NAME;
 use cairnfs::fs::{FileSystem, Options};
 
-use crate::failure::{Explain, Failure, shown};
+use crate::failure::{Explain, Failure, io_text, shown};
 use crate::output::counted;
 use crate::size::human;
 use crate::spec::{VolumePath, place};
@@ -30,6 +31,7 @@ pub fn remove(at: &VolumePath) -> Result<(), Failure> {
         FileSystem::remove_damage(device.clone(), &Options::default()).map_err(opening)?;
     // The first opening removes files that have no names left.
     let fs = FileSystem::open_device(device, &Options::default()).map_err(opening)?;
+    let mut lines = Vec::new();
     for (branch, loss) in &removed.losses {
         let tree = match branch.as_str() {
             MAIN_NAME => None,
@@ -45,15 +47,19 @@ pub fn remove(at: &VolumePath) -> Result<(), Failure> {
             }
             place(path, reference, &inside)
         };
-        println!("{}", text(loss, &shown_at));
+        lines.push(text(loss, &shown_at));
     }
     fs.close().explain(shown(path))?;
-    println!(
+    lines.push(format!(
         "{}: {} removed, {} freed",
         shown(path),
         counted(removed.nodes.len() as u64, "damaged part", "damaged parts"),
         human(removed.freed * BLOCK_SIZE as u64)
-    );
+    ));
+    let mut out = io::stdout().lock();
+    let mut written = lines.iter().map(|line| writeln!(out, "{line}"));
+    let written = written.try_for_each(|line| line);
+    written.map_err(|e| Failure::new("standard output", io_text(&e)))?;
     match removed.still_damaged.first() {
         None => Ok(()),
         Some((name, damage)) => {
