@@ -353,18 +353,8 @@ impl Volume {
         Ok(at)
     }
 
-    /// All names in a directory, without "." and "..", sorted.
-    ///
-    /// # Errors
-    /// Damage; also a name that no entry can have.
-    pub fn names(&self, dir: u64) -> cairnfs::Result<Vec<Vec<u8>>> {
-        match self.names_found(dir) {
-            (names, None) => Ok(names),
-            (_, Some(error)) => Err(error),
-        }
-    }
-
-    /// All names of a directory that can be read, and the reason why names may be missing.
+    /// All names of a directory that can be read, without "." and "..", sorted, and the reason why
+    /// names may be missing.
     pub fn names_found(&self, dir: u64) -> (Vec<Vec<u8>>, Option<Error>) {
         let mut names = Vec::new();
         let mut impossible = false;

@@ -20,7 +20,7 @@ use crate::image::{Image, copy};
 use crate::layout::Layout;
 use crate::seal;
 
-/// Size of every base in bytes: the minimum.
+/// Size of every base but the largest in bytes: the minimum.
 pub const SIZE: u64 = 16 << 20;
 const UUID: [u8; 16] = *b"damaged volumes!";
 const HASH_SEED: u64 = 0x5eed;
@@ -123,6 +123,12 @@ pub fn merged() -> Base {
     })
 }
 
+/// A volume of thousands of files, whose index has two levels above its leaves, and nothing to merge
+/// in the log.
+pub fn thousands() -> Base {
+    make_large("thousands", 2 * SIZE, |fs, _| fill_thousands(fs))
+}
+
 /// A volume of `DEPTH` nested directories called `a`, each beside one called `b`.
 pub fn nested() -> Base {
     make("nested", |fs, _| {
@@ -146,8 +152,12 @@ fn options() -> Options {
 }
 
 fn make(name: &'static str, fill: fn(&FileSystem, &dyn Device)) -> Base {
+    make_large(name, SIZE, fill)
+}
+
+fn make_large(name: &'static str, size: u64, fill: fn(&FileSystem, &dyn Device)) -> Base {
     let recorder = Arc::new(Recorder {
-        device: MemoryDevice::new(SIZE),
+        device: MemoryDevice::new(size),
         older: Mutex::default(),
     });
     make_device(&*recorder, &MakeOptions::default(), &mut |_, _| {}).unwrap();
@@ -287,6 +297,46 @@ fn unmerged(fs: &FileSystem, a: u64, c: u64, blocks: u64) {
     file(fs, d, "last", 100);
     fs.sync().unwrap();
     fs.write(held, 0, b"more", false).unwrap();
+}
+
+/// Directories with many files of all kinds, of which some share attribute values, or have several
+/// names.
+fn fill_thousands(fs: &FileSystem) {
+    let dirs: Vec<u64> = (0..6).map(|i| dir(fs, 1, &format!("dir-{i}"))).collect();
+    let inner: Vec<u64> = (0..40)
+        .map(|i| dir(fs, dirs[i % 6], &format!("inner-{i}")))
+        .collect();
+    let link = |ino, to: u64, name: String| {
+        fs.link(ino, to, name.as_bytes()).unwrap();
+        fs.forget(ino, 1);
+    };
+    for i in 0..13_000 {
+        let above = dirs[i * i % 6];
+        let len = match i % 40 {
+            0 => 9000 + i,
+            1..8 => 0,
+            n => n * 26,
+        };
+        let ino = file(fs, above, &format!("file-{i}-{}", "n".repeat(i % 30)), len);
+        if i % 25 == 0 {
+            set(fs, ino, "user.shared", 100 + i % 1000);
+        }
+        if i % 200 == 0 {
+            set(fs, ino, "user.long", 20_000 + i % 1000);
+            link(ino, inner[i % 40], format!("hard-{i}"));
+        }
+        if i % 60 == 0 {
+            let made = fs.symlink(inner[i % 40], format!("link-{i}").as_bytes(), b"../x", WHO);
+            fs.forget(made.unwrap().ino, 1);
+        }
+        if i % 7 == 0 {
+            file(fs, inner[i % 40], &format!("in-{i}"), i % 300);
+        }
+        if i % 1000 == 0 {
+            fs.merge().unwrap();
+        }
+    }
+    fs.merge().unwrap();
 }
 
 /// Fills and merges the log until it ends a few blocks before the end of its ring.

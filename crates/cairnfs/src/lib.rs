@@ -134,8 +134,8 @@ pub use publish::{Conflict, ConflictKind, Side};
 pub use sync::sections;
 #[doc(inline)]
 pub use types::{
-    CheckpointId, Creds, DropProgress, Fallocate, FileKind, Flags, RenameMode, RootInfo, StatFs,
-    Time, VolumeInfo, XattrMode,
+    CheckpointId, Creds, DropProgress, Fallocate, FileKind, Flags, Loss, RemovedDamage, RenameMode,
+    RootInfo, StatFs, Time, VolumeInfo, XattrMode,
 };
 
 /// README.md, whose snippets compile.

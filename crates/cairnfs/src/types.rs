@@ -7,7 +7,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use crate::error::Error;
+use crate::error::{Corruption, Error};
 use crate::format::item::{
     FLAG_APPEND, FLAG_IMMUTABLE, FLAG_NODUMP, INODE_FLAGS, RawTime, S_IFBLK, S_IFCHR, S_IFDIR,
     S_IFIFO, S_IFLNK, S_IFMT, S_IFREG, S_IFSOCK,
@@ -537,6 +537,72 @@ pub struct DropProgress {
     pub left: usize,
     /// The part of the first one that is done, from 0 to 1, as far as that is known.
     pub part: f64,
+}
+
+/// Something that a damaged part of the index took with it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Loss {
+    /// Entries of a directory, whose names nobody knows.
+    Names {
+        /// The directory.
+        dir: u64,
+        /// How many.
+        count: u64,
+    },
+    /// The inode of an entry, with all that it had. The entry is removed.
+    Inode {
+        /// The directory.
+        dir: u64,
+        /// The name of the entry.
+        name: Vec<u8>,
+        /// The inode.
+        ino: u64,
+    },
+    /// A part of a file's contents, which reads as zeros now. The entry is removed, and the file has
+    /// another name.
+    Contents {
+        /// The directory.
+        dir: u64,
+        /// The name of the entry.
+        name: Vec<u8>,
+        /// The inode.
+        ino: u64,
+    },
+    /// Extended attributes.
+    Attributes {
+        /// The inode.
+        ino: u64,
+        /// How many.
+        count: u64,
+    },
+    /// Owner, permissions, times and attributes of a directory, whose entries are there.
+    Directory {
+        /// The directory.
+        ino: u64,
+    },
+    /// The name of an inode, which got another one.
+    Saved {
+        /// The directory of the new name.
+        dir: u64,
+        /// The new name.
+        name: Vec<u8>,
+        /// The inode.
+        ino: u64,
+    },
+}
+
+/// What a removal of damage has done.
+#[derive(Debug, Clone, Default)]
+pub struct RemovedDamage {
+    /// The first blocks of the damaged parts that were removed.
+    pub nodes: Vec<u64>,
+    /// What was lost with them, with the name of the branch.
+    pub losses: Vec<(String, Loss)>,
+    /// Blocks that are free now.
+    pub freed: u64,
+    /// Roots that are damaged, and stay so because they never change: snapshots, and states without
+    /// a name that branches have in common.
+    pub still_damaged: Vec<(String, Corruption)>,
 }
 
 /// A root of a volume: a tree of files and its place in the history.

@@ -129,7 +129,7 @@ impl Dir for DirRef {
                 if entry.name != b"." && entry.name != b".." {
                     held.push(entry.ino);
                     entries += 1;
-                    bytes += attr.size;
+                    bytes += attr.map_or(0, |attr| attr.size);
                 }
                 true
             });

@@ -25,7 +25,8 @@ Examples:
   cairnfs check --data disk.img    also the checksums of all contents
 
 The volume must not be in use. Nothing is changed or repaired: to save the
-readable part of a damaged volume, use `cairnfs export`.
+readable part of a damaged volume, use `cairnfs export`; to remove what is
+damaged in its index, `cairnfs rm --damaged`.
 
 Exit codes, as in fsck(8): 0 no errors, 4 errors found and left, 8 the volume
 could not be checked, 16 usage.";
@@ -183,7 +184,14 @@ fn print_report(args: &Args, report: &Report) -> io::Result<()> {
                 out,
                 "Save what can be read with: cairnfs export {option}{volume} DIR\n\
                  or, of a branch or snapshot: cairnfs export {option}{volume}@NAME DIR"
-            )
+            )?;
+            match log_is_lost(report) {
+                true => Ok(()),
+                false => writeln!(
+                    out,
+                    "Then remove what is damaged in the index: cairnfs rm --damaged {volume}"
+                ),
+            }
         }
     }
 }

@@ -108,31 +108,34 @@ pub fn run(args: Args) -> Result<ExitCode, AnyError> {
     };
     let (volume, node) = Volume::open_at(&place, crate::volume::Access::Read, last)?;
     let mut reports = Vec::new();
+    let mut damage = None;
     if !node.is_dir() {
         let entry = entry(&volume, node.attr, place.inside.clone(), place.inside)?;
         show(&args, &[entry], &mut reports)?;
     } else {
         drop(node);
-        directories(&args, &volume, place.inside, &mut reports)?;
+        damage = directories(&args, &volume, place.inside, &mut reports)?;
     }
     if args.json {
         json(&reports)?;
     }
-    Ok(ExitCode::SUCCESS)
+    damage.map_or(Ok(ExitCode::SUCCESS), |failure| Err(failure.into()))
 }
 
 /// Lists a directory, and with `-R` all directories below it. Each directory is listed once.
+/// Returns why something was left out.
 fn directories(
     args: &Args,
     volume: &Volume,
     top: Vec<u8>,
     reports: &mut Vec<JsonReport>,
-) -> Result<(), AnyError> {
+) -> Result<Option<Failure>, AnyError> {
     let mut seen = HashSet::new();
     let mut waiting = vec![top];
     let mut first = true;
+    let mut damage = None;
     while let Some(path) = waiting.pop() {
-        let entries = directory(args, volume, &path)?;
+        let entries = directory(args, volume, &path, &mut damage)?;
         if args.recursive && !args.json {
             let mut out = io::stdout().lock();
             if !first {
@@ -151,10 +154,16 @@ fn directories(
             waiting.extend(below.map(|e| e.path.clone()));
         }
     }
-    Ok(())
+    Ok(damage)
 }
 
-fn directory(args: &Args, volume: &Volume, path: &[u8]) -> Result<Vec<ListedEntry>, Failure> {
+/// The entries of a directory. What cannot be read is left out; the first reason is `damage`.
+fn directory(
+    args: &Args,
+    volume: &Volume,
+    path: &[u8],
+    damage: &mut Option<Failure>,
+) -> Result<Vec<ListedEntry>, Failure> {
     let dir = volume.find(path, LastLink::Follow)?;
     let mut entries = Vec::new();
     if args.all {
@@ -167,12 +176,25 @@ fn directory(args: &Args, volume: &Volume, path: &[u8]) -> Result<Vec<ListedEntr
             join(path, b".."),
         )?);
     }
-    for name in volume.names(dir.ino()).explain(volume.shown(path))? {
+    let (names, lost) = volume.names_found(dir.ino());
+    let mut note = |failure: Failure| {
+        damage.get_or_insert(failure);
+    };
+    if let Err(failure) = lost.map_or(Ok(()), Err).explain(volume.shown(path)) {
+        note(failure);
+    }
+    for name in names {
         if name.starts_with(b".") && !args.all {
             continue;
         }
         let path = join(path, &name);
-        let node = volume.lookup(&dir, &name).explain(volume.shown(&path))?;
+        let node = match volume.lookup(&dir, &name).explain(volume.shown(&path)) {
+            Ok(node) => node,
+            Err(failure) => {
+                note(failure);
+                continue;
+            }
+        };
         entries.push(entry(volume, node.attr, name, path)?);
     }
     Ok(entries)

@@ -571,3 +571,77 @@ fn invalid_mount_requests_are_refused() {
     }
     place.check();
 }
+
+/// Imports a directory of 2000 files, and damages a node with some of its entries.
+fn hide_names(place: &Place) {
+    fs::create_dir_all(place.beside("many/dir")).unwrap();
+    for n in 0..2000 {
+        fs::write(
+            place.beside(format!("many/dir/file-{n:04}")),
+            format!("{n}"),
+        )
+        .unwrap();
+    }
+    place.ok(&["import", "many", "v.cairn"]);
+    let node = 4 * BLOCK_SIZE;
+    let sound = fs::read(place.volume()).unwrap();
+    let holds = |bytes: &[u8]| {
+        let of = |n: usize| format!("file-{n:04}").into_bytes();
+        let held = |n: &usize| bytes.windows(9).any(|window| window == of(*n));
+        bytes.starts_with(b"CNod") && (900..1100).filter(held).count() > 100
+    };
+    let mut nodes = (0..sound.len()).step_by(node);
+    let hit = nodes.any(|at| {
+        if !holds(&sound[at..at + node]) {
+            return false;
+        }
+        fs::write(place.volume(), &sound).unwrap();
+        flip(&place.volume(), at as u64 + 9000);
+        place.run(&["check", "v.cairn"]).status.code() == Some(4)
+    });
+    assert!(hit, "no node of entries is in use");
+}
+
+/// Programs list and remove what a damaged node does not hide; the volume goes on.
+#[test]
+fn names_beside_a_damaged_node_are_listed_and_removed() {
+    let mut place = Place::new("64M");
+    hide_names(&place);
+    place.mount("");
+    let dir = place.at("dir");
+    let shell = |program: &str, args: &[&str]| {
+        let mut command = Command::new(program);
+        command.args(args).arg(&dir).output().unwrap()
+    };
+    let ls = shell("ls", &["-l"]);
+    let text = String::from_utf8_lossy(&ls.stdout).into_owned();
+    let before = text.lines().filter(|line| line.contains("file-")).count();
+    assert!((1000..2000).contains(&before), "{before}");
+    assert!(!ls.status.success());
+    let errors = String::from_utf8_lossy(&ls.stderr).into_owned();
+    assert_eq!(errors.matches("Input/output error").count(), 1, "{errors}");
+    let find = shell("find", &[]);
+    assert_eq!(
+        String::from_utf8_lossy(&find.stdout).lines().count(),
+        before + 1
+    );
+
+    let rm = shell("rm", &["-r"]);
+    assert!(!rm.status.success(), "the others are hidden");
+    let left = shell("ls", &["-l"]);
+    assert!(!String::from_utf8_lossy(&left.stdout).contains("file-"));
+    fs::write(place.at("new"), b"goes on").unwrap();
+    place.ok(&["sync", "m"]);
+    place.umount();
+
+    place.ok(&["rm", "--damaged", "v.cairn"]);
+    place.check();
+    place.mount("");
+    assert_eq!(fs::read(place.at("new")).unwrap(), b"goes on");
+    let found = fs::read_dir(place.at("lost+found")).unwrap().count();
+    assert_eq!(found, 2000 - before);
+    fs::remove_dir_all(&dir).unwrap();
+    fs::remove_dir_all(place.at("lost+found")).unwrap();
+    place.umount();
+    place.check();
+}

@@ -270,3 +270,98 @@ fn export_of_damaged_log_has_what_is_before_and_names_what_is_behind() {
     );
     p.fails(&["export", "v.img@later", "lost"], 1, "log is damaged");
 }
+
+/// A volume with a directory of many files, of whose entries a damaged node hides some.
+fn with_hidden_names() -> Place {
+    let p = Place::with_volume();
+    fs::create_dir_all(p.path("in/dir")).unwrap();
+    for n in 0..2000 {
+        fs::write(p.path(&format!("in/dir/file-{n:04}")), format!("{n}")).unwrap();
+    }
+    p.ok(&["import", "-q", "in", "v.img"]);
+    let sound = fs::read(p.path("v.img")).unwrap();
+    let holds = |node: &[u8]| {
+        let entry = |n: usize| format!("file-{n:04}").into_bytes();
+        node.starts_with(b"CNod") && {
+            let held = |n: &usize| node.windows(9).any(|w| w == entry(*n));
+            (900..1100).filter(held).count() > 100
+        }
+    };
+    let nodes = (0..sound.len()).step_by(4 * BLOCK);
+    let hit = nodes
+        .filter(|at| holds(&sound[*at..at + 4 * BLOCK]))
+        .any(|at| {
+            let mut image = sound.clone();
+            image[at + 9000] ^= 1;
+            fs::write(p.path("v.img"), image).unwrap();
+            p.run(&["check", "v.img"]).status.code() == Some(4)
+        });
+    assert!(hit, "no node of entries is in use");
+    p
+}
+
+fn numbers(names: &str) -> Vec<usize> {
+    let number = |name: &str| name.strip_prefix("file-")?.parse().ok();
+    names.lines().filter_map(number).collect()
+}
+
+#[test]
+fn damage_is_removed_and_files_without_names_are_found() {
+    let p = with_hidden_names();
+    let listed = p.run(&["ls", "v.img:/dir"]);
+    assert_eq!(listed.status.code(), Some(1));
+    let before = numbers(&String::from_utf8_lossy(&listed.stdout));
+    assert!((1000..2000).contains(&before.len()), "{}", before.len());
+    let told = p.run(&["check", "v.img"]).stdout;
+    let told = String::from_utf8_lossy(&told).into_owned();
+    assert!(told.contains("cairnfs rm --damaged v.img"), "{told}");
+
+    let wrong = p.run(&["rm", "--damaged", "v.img:/dir"]);
+    assert_eq!(wrong.status.code(), Some(1), "a path");
+    let out = p.run(&["rm", "--damaged", "v.img"]);
+    let text = String::from_utf8_lossy(&out.stdout).into_owned();
+    assert_eq!(out.status.code(), Some(0), "{text}");
+    let lost = 2000 - before.len();
+    assert!(
+        text.contains(&format!("v.img:/dir: {lost} names lost")),
+        "{text}"
+    );
+    assert!(text.contains("v.img: 1 damaged part removed"), "{text}");
+    let saved = text
+        .lines()
+        .filter(|line| line.ends_with("had lost its name"));
+    assert_eq!(saved.count(), lost);
+    p.ok(&["check", "--data", "v.img"]);
+
+    let after = p.run(&["ls", "v.img:/dir"]);
+    assert_eq!(after.status.code(), Some(0));
+    assert_eq!(numbers(&String::from_utf8_lossy(&after.stdout)), before);
+    p.ok(&["export", "-q", "v.img", "out"]);
+    let mut all = before.clone();
+    for n in before {
+        let text = fs::read_to_string(p.path(&format!("out/dir/file-{n:04}"))).unwrap();
+        assert_eq!(text, format!("{n}"));
+    }
+    for found in fs::read_dir(p.path("out/lost+found")).unwrap() {
+        let text = fs::read_to_string(found.unwrap().path()).unwrap();
+        all.push(text.parse().unwrap());
+    }
+    all.sort_unstable();
+    assert_eq!(all, (0..2000).collect::<Vec<_>>());
+    p.ok(&["rm", "-r", "v.img:/dir", "v.img:/lost+found"]);
+    p.ok(&["check", "v.img"]);
+}
+
+#[test]
+fn tree_is_removed_as_far_as_it_can_be_read() {
+    let p = with_hidden_names();
+    let out = p.run(&["rm", "-r", "v.img:/dir"]);
+    assert_eq!(out.status.code(), Some(1));
+    let left = p.run(&["ls", "v.img:/dir"]);
+    assert_eq!(left.status.code(), Some(1), "the others are hidden");
+    assert!(left.stdout.is_empty());
+    p.ok(&["rm", "--damaged", "v.img"]);
+    p.ok(&["check", "--data", "v.img"]);
+    p.ok(&["rm", "-r", "v.img:/dir", "v.img:/lost+found"]);
+    p.ok(&["check", "v.img"]);
+}

@@ -40,8 +40,8 @@ use crate::waiting::Waiting;
 pub use notices::Notices;
 pub use replies::{TTL, attr_reply, entry_reply};
 use replies::{
-    absent, caller, entry, guarded, reply_attr, reply_empty, reply_entry, reply_ioctl, reply_xattr,
-    statx_reply, ttl, writing_back,
+    absent, caller, entry, entry_alone, guarded, reply_attr, reply_empty, reply_entry, reply_ioctl,
+    reply_xattr, statx_reply, ttl, writing_back,
 };
 
 /// Requests in rings that wait for the kernel at one time; further ones are refused with `EBUSY`.
@@ -416,7 +416,8 @@ impl Server for Adapter {
         let outcome = guarded(&self.ops, "readdir", from.ino, || {
             self.ops
                 .readdir_plus(from.ino, offset, &mut |listed, found| {
-                    let fits = reply.add(listed.cookie, listed.name, &entry(found));
+                    let out = found.map_or_else(|| entry_alone(&listed), entry);
+                    let fits = reply.add(listed.cookie, listed.name, &out);
                     added |= fits;
                     fits
                 })

@@ -6,12 +6,12 @@
 use std::time::Duration;
 
 use cairnfs::format::ROOT_INO;
-use cairnfs::types::Attr;
+use cairnfs::types::{Attr, EntryRef};
 use cairnfs_transport::abi::{AttrOut, EntryOut, StatxOut};
 use cairnfs_transport::reply::{ReplyAttr, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyXattr};
 use cairnfs_transport::{Errno, Header, abi};
 
-use crate::convert::{absent_attr, file_attr, file_statx};
+use crate::convert::{absent_attr, file_attr, file_statx, type_bits};
 use crate::door::Purpose;
 use crate::ops::{Caller, Found, Ops, Outcome, caught};
 
@@ -69,6 +69,19 @@ pub(super) fn entry(found: &Found) -> EntryOut {
     EntryOut {
         nodeid: found.node,
         ..entry_reply(file_attr(found.node, &found.attr), generation(&found.attr))
+    }
+}
+
+/// An entry whose attributes cannot be read: node 0 tells the kernel that it gets the name alone.
+pub(super) fn entry_alone(listed: &EntryRef<'_>) -> EntryOut {
+    let attr = abi::Attr {
+        ino: listed.ino,
+        mode: type_bits(listed.kind),
+        ..absent_attr()
+    };
+    EntryOut {
+        nodeid: 0,
+        ..entry_reply(attr, 0)
     }
 }
 

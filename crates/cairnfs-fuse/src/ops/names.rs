@@ -218,24 +218,27 @@ impl Ops {
         })?)
     }
 
-    /// Like [`Ops::readdir`], with attributes. Takes a lookup reference to each inode for which
-    /// `each` returned true, except "." and "..".
+    /// Like [`Ops::readdir`], with attributes, which are `None` if they cannot be read. Takes a lookup
+    /// reference to each inode for which `each` got them and returned true, except "." and "..".
     pub fn readdir_plus(
         &self,
         dir: u64,
         cookie: u64,
-        each: &mut dyn FnMut(EntryRef<'_>, &Found) -> bool,
+        each: &mut dyn FnMut(EntryRef<'_>, Option<&Found>) -> bool,
     ) -> Outcome<()> {
         let _held = self.trees.hold_references();
         let node = dir;
         let dir = self.trees.place(node)?.of_mounted()?;
         let (mut sent, mut left_out) = (0, None);
         let listed = dir.fs.readdir_plus(dir.ino, cookie, &mut |entry, attr| {
+            let Some(attr) = attr else {
+                return each(entry, None);
+            };
             let node = match entry.is_dots() {
                 true => attr.ino,
                 false => self.trees.took(attr.ino),
             };
-            let fits = each(entry, &Found { node, attr: *attr });
+            let fits = each(entry, Some(&Found { node, attr: *attr }));
             sent += u32::from(fits);
             if !fits && !entry.is_dots() {
                 left_out = Some(node);

@@ -117,7 +117,7 @@ fn references_balance_through_replacements() {
                         let mut listed = Vec::new();
                         let list = stand.ops.readdir_plus(1, 0, &mut |entry, found| {
                             if !entry.is_dots() && listed.len() < at % 5 {
-                                listed.push(found.node);
+                                listed.extend(found.map(|found| found.node));
                                 return true;
                             }
                             entry.is_dots()

@@ -21,8 +21,8 @@ fn with_worn_listings() -> (Stand, [u64; 2], Vec<u64>) {
     let dirs = ["d", "e"].map(|name| {
         let dir = stand.node(name);
         files.clear();
-        let list = &mut |entry: EntryRef<'_>, found: &Found| {
-            files.extend((!entry.is_dots()).then_some(found.node));
+        let list = &mut |entry: EntryRef<'_>, found: Option<&Found>| {
+            files.extend(found.filter(|_| !entry.is_dots()).map(|found| found.node));
             true
         };
         stand.ops.readdir_plus(dir, 0, list).unwrap();

@@ -44,7 +44,7 @@ impl Listing {
 
     fn fill(&mut self, fs: &FileSystem, dir: u64) -> Result<()> {
         let Self { cookie, entries } = self;
-        fs.readdir(dir, *cookie, &mut |entry| {
+        let listed = fs.readdir(dir, *cookie, &mut |entry| {
             if entries.len() == BATCH {
                 return false;
             }
@@ -57,7 +57,12 @@ impl Listing {
                 });
             }
             true
-        })
+        });
+        match listed {
+            // The next call returns it, behind the entries that can be read.
+            Err(_) if !entries.is_empty() => Ok(()),
+            listed => listed,
+        }
     }
 }
 

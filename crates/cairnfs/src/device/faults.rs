@@ -108,6 +108,13 @@ impl Faults {
         });
     }
 
+    /// Whether any error was counted.
+    pub fn are_some(&self) -> bool {
+        self.counts
+            .iter()
+            .any(|count| count.load(Ordering::Relaxed) > 0)
+    }
+
     /// A copy of the counters and the last error.
     pub fn get(&self) -> FaultCounts {
         let kinds = FaultKind::ALL.into_iter().zip(&self.counts);

@@ -352,6 +352,11 @@ impl Storage {
         result.inspect_err(|error| self.note(error))
     }
 
+    /// Whether any error was counted so far.
+    pub fn has_faults(&self) -> bool {
+        self.faults.are_some()
+    }
+
     /// Errors counted so far.
     pub fn faults(&self) -> FaultCounts {
         self.faults.get()

@@ -2,16 +2,20 @@
 //! listing ends at the last entry that existed when it began, that is when it was read from cookie
 //! 0.
 //!
+//! A listing goes over what is damaged, gives all entries that can be read, and fails at its end.
+//!
 //! The directory's lock is held while its entries are delivered, but not while their inodes are
 //! read, because inodes are locked in order of their numbers only.
 
 use crate::error::{Error, Result};
-use crate::format::item::decode_dir_entry;
+use crate::format::item::{FIRST_DIR_INDEX, decode_dir_entry};
 use crate::format::key::Kind;
 use crate::fs::FileSystem;
 use crate::fs::locked::dir_attrs;
+use crate::index::hides;
 use crate::inode::Inode;
 use crate::inode::listings::Listing;
+use crate::txn::Item;
 use crate::types::{Attr, EntryRef, FileKind};
 
 /// Entries that a listing with attributes reads before it loads their inodes.
@@ -24,7 +28,8 @@ impl FileSystem {
     /// or one of a directory that was evicted from memory, also delivers some later entries.
     ///
     /// # Errors
-    /// Not a directory; damage.
+    /// Not a directory. Damage that hides entries: of a listing that reaches its end, when all other
+    /// entries were delivered, also those before `cookie` are meant.
     pub fn readdir(
         &self,
         dir: u64,
@@ -55,67 +60,85 @@ impl FileSystem {
             }
         }
         let (from, last) = (listing.after + 1, listing.end - 1);
-        if from > last {
+        let (mut ended, mut bad) = (true, None);
+        let mut deliver = |index, item: Item| {
+            let entry = match decode_dir_entry(&item.value) {
+                Ok(entry) => entry,
+                Err(found) => {
+                    let of = format!("directory {dir}");
+                    let damage = || Error::corrupt(0, "directory entry", of, found);
+                    bad.get_or_insert_with(damage);
+                    return Ok(true);
+                }
+            };
+            ended = each(EntryRef {
+                ino: entry.ino,
+                kind: FileKind::from_mode(entry.kind).unwrap_or(FileKind::File),
+                name: entry.name,
+                cookie: listing.cookie(index),
+            });
+            Ok(ended)
+        };
+        let mut unread = None;
+        if from <= last {
+            let range = (from, last);
+            let items = self.items();
+            unread = items.scan_readable(&inode, &state, Kind::DirIndex, range, &mut deliver)?;
+        }
+        if !ended {
             return Ok(());
         }
-        self.items().scan(
-            &inode,
-            &state,
-            Kind::DirIndex,
-            from,
-            last,
-            &mut |index, item| {
-                let entry = decode_dir_entry(&item.value).map_err(|found| {
-                    Error::corrupt(0, "directory entry", format!("directory {dir}"), found)
-                })?;
-                Ok(each(EntryRef {
-                    ino: entry.ino,
-                    kind: FileKind::from_mode(entry.kind).unwrap_or(FileKind::File),
-                    name: entry.name,
-                    cookie: listing.cookie(index),
-                }))
-            },
-        )
+        // Earlier calls have gone over what is damaged before the cookie, and have noted it.
+        let before = listing.after.min(last);
+        if unread.is_none() && before >= FIRST_DIR_INDEX && self.core().storage().has_faults() {
+            let items = self.items();
+            unread = items.first_unread(dir, Kind::DirIndex, FIRST_DIR_INDEX, before)?;
+        }
+        unread.or(bad).map_or(Ok(()), Err)
     }
 
-    /// Like [`FileSystem::readdir`], with attributes. Takes one use of each inode for which `each`
-    /// returned `true`, except "." and ".."; an entry for which it returned `false` was not
-    /// delivered.
+    /// Like [`FileSystem::readdir`], with attributes, which are `None` if they cannot be read. Takes
+    /// one use of each inode for which `each` got them and returned `true`, except "." and ".."; an
+    /// entry for which it returned `false` was not delivered.
     ///
     /// # Errors
-    /// Not a directory; damage.
+    /// As [`FileSystem::readdir`].
     pub fn readdir_plus(
         &self,
         dir: u64,
         cookie: u64,
-        each: &mut dyn FnMut(EntryRef<'_>, &Attr) -> bool,
+        each: &mut dyn FnMut(EntryRef<'_>, Option<&Attr>) -> bool,
     ) -> Result<()> {
         let mut cookie = cookie;
         loop {
-            let batch = self.entries_after(dir, cookie, PLUS_BATCH)?;
+            let (batch, listed) = self.entries_after(dir, cookie, PLUS_BATCH);
             let whole = batch.len() < PLUS_BATCH;
             for mut entry in batch {
                 let before = std::mem::replace(&mut cookie, entry.cookie);
-                let Some(attr) = self.use_entry(dir, before, &mut entry)? else {
-                    continue;
+                let attr = match self.use_entry(dir, before, &mut entry) {
+                    Ok(Some(attr)) => Some(attr),
+                    Ok(None) => continue,
+                    Err(error) if hides(&error) => None,
+                    Err(error) => return Err(error),
                 };
-                if !each(entry.as_ref(), &attr) {
-                    if !entry.as_ref().is_dots() {
+                if !each(entry.as_ref(), attr.as_ref()) {
+                    if attr.is_some() && !entry.as_ref().is_dots() {
                         self.forget(entry.ino, 1);
                     }
                     return Ok(());
                 }
             }
+            listed?;
             if whole {
                 return Ok(());
             }
         }
     }
 
-    /// Up to `most` entries behind a cookie.
-    fn entries_after(&self, dir: u64, cookie: u64, most: usize) -> Result<Vec<Listed>> {
+    /// Up to `most` entries behind a cookie, and whether more are hidden by damage.
+    fn entries_after(&self, dir: u64, cookie: u64, most: usize) -> (Vec<Listed>, Result<()>) {
         let mut found = Vec::with_capacity(most);
-        self.readdir(dir, cookie, &mut |e| {
+        let listed = self.readdir(dir, cookie, &mut |e| {
             found.push(Listed {
                 ino: e.ino,
                 kind: e.kind,
@@ -123,8 +146,8 @@ impl FileSystem {
                 cookie: e.cookie,
             });
             found.len() < most
-        })?;
-        Ok(found)
+        });
+        (found, listed)
     }
 
     /// Takes a use of the inode of an entry that was read behind the cookie `before`, and returns
@@ -142,7 +165,7 @@ impl FileSystem {
                 Err(Error::NotFound) => {}
                 Err(e) => return Err(e),
             }
-            let again = self.entries_after(dir, before, 1)?.pop();
+            let again = self.entries_after(dir, before, 1).0.pop();
             match again.filter(|a| a.cookie == entry.cookie && a.ino != entry.ino) {
                 Some(again) => *entry = again,
                 None => return Ok(None),

@@ -23,6 +23,7 @@ use crate::fs::workers::Workers;
 use crate::fs::writeback_list::PageMemory;
 use crate::fs::{Engine, FileSystem};
 use crate::txn::{Core, Limits, OpenMode};
+use crate::types::RemovedDamage;
 
 fn limits(options: &Options) -> Limits {
     let limits = Limits::for_budget(options.cache_budget);
@@ -33,7 +34,41 @@ fn limits(options: &Options) -> Limits {
     limits.under(options.pressure)
 }
 
+fn mode(options: &Options) -> OpenMode {
+    OpenMode {
+        read_only: options.is_read_only(),
+        recovery: options.recovery,
+        damaged_log: options.damaged_log,
+        cuts_damaged: false,
+        discard: options.discard,
+        limits: limits(options),
+        seed: options.seed,
+        kernel_clock: options.kernel_clock,
+        ablated: options.ablated,
+    }
+}
+
 impl FileSystem {
+    /// Removes what is damaged in the index of a volume that is not open, from all branches, so that
+    /// a check finds nothing of it any more. Whatever can be read stays: what has lost its name gets
+    /// one in `/lost+found`. After a power cut the volume is as it was, or it is done; changes in
+    /// the log may be merged.
+    ///
+    /// # Errors
+    /// As [`FileSystem::open_device`]; damage outside the trees of files, or of the top node of one;
+    /// no space for the new nodes.
+    pub fn remove_damage(device: Arc<dyn Device>, options: &Options) -> Result<RemovedDamage> {
+        let alone = Options {
+            workers: false,
+            ..options.clone()
+        };
+        let cuts = OpenMode {
+            cuts_damaged: true,
+            ..mode(&alone)
+        };
+        Core::open(device, cuts)?.remove_damage()
+    }
+
     /// Opens the volume in a file or on a block device.
     ///
     /// # Errors
@@ -62,19 +97,7 @@ impl FileSystem {
     /// As [`FileSystem::open`].
     pub fn open_device(device: Arc<dyn Device>, options: &Options) -> Result<Arc<FileSystem>> {
         let start = Instant::now();
-        let core = Core::open(
-            device,
-            OpenMode {
-                read_only: options.is_read_only(),
-                recovery: options.recovery,
-                damaged_log: options.damaged_log,
-                discard: options.discard,
-                limits: limits(options),
-                seed: options.seed,
-                kernel_clock: options.kernel_clock,
-                ablated: options.ablated,
-            },
-        )?;
+        let core = Core::open(device, mode(options))?;
         let root = match &options.root {
             Some(name) => core.roots().named(name),
             None => Some(core.main_root()),

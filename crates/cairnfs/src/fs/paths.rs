@@ -57,7 +57,9 @@ impl FileSystem {
             }
             name.is_none() && seen < MAX_ENTRIES
         });
-        listed.ok()?;
+        if let (None, Err(_)) = (&name, listed) {
+            return None;
+        }
         Some((dir, name.unwrap_or_else(|| b"...".to_vec())))
     }
 }

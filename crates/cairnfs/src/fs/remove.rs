@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::fault::{self, InjectedFault};
-use crate::format::item::ORPHAN_REMOVE;
+use crate::format::item::{ORPHAN_REMOVE, S_IFDIR};
 use crate::format::key::Kind;
 use crate::fs::FileSystem;
 use crate::fs::extents::Extent;
@@ -16,9 +16,10 @@ use crate::fs::locked::{Locked, attrs, attrs_mut, live_dir};
 use crate::fs::namespace::{change_dir, check_name};
 use crate::fs::observe::Call;
 use crate::fs::sizes::{INLINE_REMOVAL, INODE_LEN};
+use crate::index::hides;
 use crate::inode::{Inode, InodeState};
 use crate::txn::{Commit, NameFound, Need, Reservation, count_attributes};
-use crate::types::Time;
+use crate::types::{Flags, Time};
 
 /// All items of an inode except the inode item.
 #[derive(Default)]
@@ -34,7 +35,7 @@ pub(super) struct Belongings {
 }
 
 impl FileSystem {
-    /// Removes a name of anything but a directory.
+    /// Removes a name of anything but a directory. If the inode cannot be read, the name alone goes.
     ///
     /// # Errors
     /// No such name; a directory.
@@ -50,7 +51,7 @@ impl FileSystem {
     /// Removes an empty directory.
     ///
     /// # Errors
-    /// No such name; not a directory; not empty.
+    /// No such name; not a directory; not empty; damage that may hide entries.
     pub fn rmdir(&self, dir: u64, name: &[u8]) -> Result<()> {
         self.remove_name(&self.inode(dir)?, name, true)
     }
@@ -91,6 +92,9 @@ impl FileSystem {
             drop(state);
             let child = match self.inode(found.ino) {
                 Err(Error::NotFound) if !self.has_entry(dir, name, &found)? => continue,
+                Err(error) if found.kind != S_IFDIR && is_lost(&error) => {
+                    return self.remove_name_alone(dir, reservation, name, (hash, found));
+                }
                 other => other?,
             };
             let mut locked = Locked::new(&[dir, &child]);
@@ -116,7 +120,7 @@ impl FileSystem {
         let flags = locked.attrs(child)?.flags;
         may_remove_entry(locked.attrs(dir)?.flags, flags)?;
         let state = locked.state(child)?;
-        check_removable(state, directory)?;
+        self.check_emptied(child, state, directory)?;
         let belongings = self.belongings(child, state, INLINE_REMOVAL)?;
         let now = self.core().now();
         let mut commit = self.commit()?;
@@ -134,6 +138,52 @@ impl FileSystem {
             self.reap_unused(child);
         }
         Ok(())
+    }
+
+    /// Removes an entry whose inode is damaged or missing.
+    fn remove_name_alone(
+        &self,
+        dir: &Arc<Inode>,
+        reservation: Reservation<'_>,
+        name: &[u8],
+        (hash, found): (u64, NameFound),
+    ) -> Result<()> {
+        let child = self.items().table().get_or_new(found.ino);
+        let mut state = dir.write();
+        live_dir(&state)?;
+        let found = self.find_again(dir, &state, name, &found)?;
+        let found = found.ok_or(Error::NotFound)?;
+        may_remove_entry(attrs(&state)?.flags, Flags::default())?;
+        let mut commit = self.commit()?;
+        change_dir(attrs_mut(&mut state)?, self.core().now(), 0)?;
+        self.delete_entry(&mut commit, dir, &mut state, (hash, &child), &found)?;
+        commit.put_inode(dir, &mut state);
+        let receipt = commit.finish(reservation);
+        drop(state);
+        self.core().throttle(receipt)?;
+        Ok(())
+    }
+
+    /// As [`check_removable`]. If all entries that are left are damaged, the error is the damage:
+    /// they may be the only names of files.
+    fn check_emptied(&self, child: &Inode, state: &InodeState, directory: bool) -> Result<()> {
+        let checked = check_removable(state, directory);
+        if !matches!(checked, Err(Error::NotEmpty)) || !self.core().storage().has_faults() {
+            return checked;
+        }
+        let mut some = false;
+        let range = (0, u64::MAX);
+        let kind = Kind::DirIndex;
+        let unread = self
+            .items()
+            .scan_readable(child, state, kind, range, &mut |_, _| {
+                some = true;
+                Ok(false)
+            })?;
+        match unread {
+            Some(damage) if !some => Err(damage),
+            _ => checked,
+        }
     }
 
     /// The items of an inode, at limit `limit`.
@@ -232,6 +282,11 @@ impl FileSystem {
             commit.free(extent.run(), extent.birth);
         }
     }
+}
+
+/// Whether the inode of an entry is damaged, or missing.
+fn is_lost(error: &Error) -> bool {
+    hides(error) || matches!(error, Error::NotFound)
 }
 
 /// Whether an inode has lost its last name but is not removed yet.

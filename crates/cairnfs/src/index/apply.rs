@@ -12,7 +12,7 @@ use crate::format::pointer::RawPtr;
 use crate::index::bounds::Bounds;
 use crate::index::output::Output;
 use crate::index::read::{no_cell, root_level};
-use crate::index::walk::{Source, Target, Walk};
+use crate::index::walk::{Source, Target, Walk, sound};
 use crate::index::{Edits, Index, NodeSpace, Tree};
 
 /// Implements [`Index::apply`].
@@ -119,9 +119,11 @@ impl<T: Target> Source<T> for Feed<'_> {
         !self.ended
     }
 
-    fn leaf(&mut self, out: &mut T, ptr: &RawPtr, bounds: &Bounds) -> Result<()> {
-        let leaf = &out.index().load(ptr, 0)?;
-        bounds.check(leaf)?;
+    fn leaf(&mut self, out: &mut T, ptr: &RawPtr, bounds: &Bounds) -> Result<Option<Error>> {
+        let leaf = &match sound(out.index().load(ptr, 0), bounds)? {
+            Ok(leaf) => leaf,
+            Err(damage) => return Ok(Some(damage)),
+        };
         out.enter(leaf.clone(), *bounds);
         let (mut copied, end) = self.cells(leaf);
         if self.range.begins_inside(bounds) || self.range.ends_inside(bounds) {
@@ -131,11 +133,17 @@ impl<T: Target> Source<T> for Feed<'_> {
         while let Some(key) = self.next_edit()?.filter(|key| bounds.reaches(key)) {
             self.last = Some(key);
             let (at, behind, old) = match leaf.search_from(copied, &key) {
-                Ok(i) => (i, i + 1, old(out.index(), leaf, i)?),
+                Ok(i) => match old(out.index(), leaf, i) {
+                    Err(Error::Corrupt(_)) => (i, i + 1, Old::Hidden),
+                    old => (i, i + 1, old?),
+                },
                 Err(i) => (i, i, Old::Absent),
             };
-            let new = self.edits.take(&key, old.bytes())?;
-            if new.as_deref() == old.bytes() {
+            let new = match old {
+                Old::Hidden => self.edits.take_hidden(&key)?,
+                _ => self.edits.take(&key, old.bytes())?,
+            };
+            if new.as_deref() == old.bytes() && !matches!(old, Old::Hidden) {
                 continue;
             }
             out.open()?;
@@ -154,6 +162,28 @@ impl<T: Target> Source<T> for Feed<'_> {
         if out.is_open() {
             out.keep(leaf, copied, end)?;
         }
+        Ok(None)
+    }
+
+    /// What is hidden may be taken for removed, so edits that only remove are done. Others need a
+    /// node: either the damaged one is cut out, or they fail.
+    fn damaged(&mut self, out: &mut T, level: u8, bounds: &Bounds, damage: Error) -> Result<()> {
+        self.first = self.first.filter(|key| !bounds.reaches(key));
+        let entered = out.enter_cut(level)?;
+        while let Some(key) = self.next_edit()?.filter(|key| bounds.reaches(key)) {
+            self.last = Some(key);
+            match self.edits.take_hidden(&key)? {
+                Some(_) if entered == 0 => return Err(damage),
+                Some(value) => out.put(&key, &value, true)?,
+                None => {}
+            }
+        }
+        if self.ended {
+            self.end = self.end.filter(|key| !bounds.reaches(key));
+        }
+        for _ in 0..entered {
+            out.leave()?;
+        }
         Ok(())
     }
 }
@@ -163,6 +193,8 @@ impl<T: Target> Source<T> for Feed<'_> {
 enum Old<'a> {
     #[default]
     Absent,
+    /// A large value that is damaged. Its units stay in use.
+    Hidden,
     Inline(&'a [u8]),
     Large {
         value: Vec<u8>,
@@ -174,7 +206,7 @@ enum Old<'a> {
 impl Old<'_> {
     fn bytes(&self) -> Option<&[u8]> {
         match self {
-            Old::Absent => None,
+            Old::Absent | Old::Hidden => None,
             Old::Inline(value) => Some(value),
             Old::Large { value, .. } => Some(value),
         }

@@ -2,9 +2,9 @@
 //!
 //! Uses a dense [`Output`], which packs a run of leaves into as few as possible. Leaves that are
 //! nearly full are not rewritten, unless a rest before them would otherwise make a partly filled
-//! leaf. Nodes that another tree has too are left alone: rewriting them would take space. Bounded
-//! like a merge step: it ends at a leaf once enough nodes were allocated, and returns the key at
-//! which the next compaction continues.
+//! leaf. Nodes that another tree has too are left alone: rewriting them would take space. So are
+//! damaged ones. Bounded like a merge step: it ends at a leaf once enough nodes were allocated, and
+//! returns the key at which the next compaction continues.
 
 use crate::error::Result;
 use crate::format::NODE_SIZE;
@@ -15,7 +15,7 @@ use crate::index::bounds::Bounds;
 use crate::index::output::Output;
 use crate::index::pack::FULL;
 use crate::index::read::{child, root_level};
-use crate::index::walk::Target;
+use crate::index::walk::{Target, sound};
 use crate::index::{Index, NodeSpace, Tree};
 
 /// The result of a compaction.
@@ -76,8 +76,10 @@ impl Walk<'_> {
         if self.out.is_inherited(ptr) {
             return Ok(false);
         }
-        let node = self.out.index().load(ptr, level)?;
-        bounds.check(&node)?;
+        // A damaged node stays where it is.
+        let Ok(node) = sound(self.out.index().load(ptr, level), bounds)? else {
+            return Ok(false);
+        };
         self.leaves += u64::from(level == 0);
         self.out.enter(node.clone(), *bounds);
         match level.checked_sub(1) {

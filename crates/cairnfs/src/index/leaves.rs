@@ -165,7 +165,9 @@ impl<'a> Leaves<'a> {
             if self.packer.small().is_none() || !self.range.has_all_of(&of_child) {
                 return Ok(i);
             }
-            let run = self.nodes.neighbour(&child(parent, i)?, 0, &of_child)?;
+            let Some(run) = self.nodes.neighbour(&child(parent, i)?, 0, &of_child)? else {
+                return Ok(i);
+            };
             let fits = |rest: &PackedCells| rest.size_with(&run) <= NODE_SIZE;
             let (true, Some(key)) = (self.packer.small().is_some_and(fits), run.first_key()) else {
                 return Ok(i);
@@ -199,7 +201,9 @@ impl<'a> Leaves<'a> {
         if !lone || !self.range.has_all_of(&of_child) {
             return Ok(());
         }
-        let run = self.nodes.neighbour(&child(node, *before)?, 0, &of_child)?;
+        let Some(run) = self.nodes.neighbour(&child(node, *before)?, 0, &of_child)? else {
+            return Ok(());
+        };
         let fits = |rest: &PackedCells| run.size_with(rest) <= NODE_SIZE;
         if let (true, Some(key)) = (self.packer.small().is_some_and(fits), run.first_key()) {
             self.packer.join_left(run);

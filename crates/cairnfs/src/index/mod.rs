@@ -29,6 +29,7 @@ mod output;
 mod pack;
 mod parts;
 mod read;
+mod readable;
 #[cfg(test)]
 pub(crate) mod tests;
 mod walk;
@@ -51,6 +52,7 @@ use cache::NodeCache;
 pub use compact::Compacted;
 pub use differences::{Difference, Differences, Limits, OldOnly, Progress};
 pub use parts::TOGETHER;
+pub use readable::{Found, Owned, Unread, hides};
 
 /// A tree: the pointer to its root node, and its height.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -129,6 +131,12 @@ pub trait NodeSpace {
         true
     }
 
+    /// Whether damaged nodes that edits lead to are cut out, with all that they hold. Otherwise they
+    /// stay, and edits that put something into them fail.
+    fn cuts_damaged(&self) -> bool {
+        false
+    }
+
     /// Whether a separate thread may write the nodes while more are built.
     fn writes_apart(&self) -> bool {
         false
@@ -147,6 +155,15 @@ pub trait Edits {
     /// # Errors
     /// Any error; it aborts the apply.
     fn take(&mut self, key: &Key, old: Option<&[u8]>) -> Result<Option<Cow<'_, [u8]>>>;
+
+    /// As [`Self::take`], if the old value, if there is one, is in a damaged node. Without a new
+    /// value the item counts as removed.
+    ///
+    /// # Errors
+    /// Any error; it aborts the apply.
+    fn take_hidden(&mut self, key: &Key) -> Result<Option<Cow<'_, [u8]>>> {
+        self.take(key, None)
+    }
 }
 
 /// Edits of a range of objects, for [`Index::apply_parts`].
@@ -201,8 +218,8 @@ impl Index {
     /// joined with). The memory used does not depend on the number of edits.
     ///
     /// # Errors
-    /// Those of `edits`, `space` and the device; [`Error::Corrupt`](crate::Error::Corrupt) if the
-    /// tree is damaged; [`Error::Invalid`](crate::Error::Invalid) for keys out of order or values
+    /// Those of `edits`, `space` and the device; [`Error::Corrupt`](crate::Error::Corrupt) if a value
+    /// must be put into a damaged node, unless that is cut out; [`Error::Invalid`](crate::Error::Invalid) for keys out of order or values
     /// longer than [`MAX_VALUE`](crate::format::MAX_VALUE). After an error `tree` is still valid;
     /// the caller must free the allocated blocks.
     pub fn apply(

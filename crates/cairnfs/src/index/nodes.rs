@@ -15,6 +15,7 @@ use crate::index::bounds::Bounds;
 use crate::index::cache::CachedNode;
 use crate::index::pack::{Origin, PackedCells};
 use crate::index::read::no_cell;
+use crate::index::walk::sound;
 use crate::index::writer::Writer;
 use crate::index::{Index, NodeCounts, NodeSpace};
 
@@ -113,16 +114,23 @@ impl<'a> Nodes<'a> {
         })
     }
 
-    /// The cells of a node of the old tree, after checking them against `bounds`.
-    pub fn neighbour(&self, ptr: &RawPtr, level: u8, bounds: &Bounds) -> Result<PackedCells> {
-        let node = self.index.load(ptr, level)?;
-        bounds.check(&node)?;
+    /// The cells of a node of the old tree, after checking them against `bounds`; `None` if it is
+    /// damaged.
+    pub fn neighbour(
+        &self,
+        ptr: &RawPtr,
+        level: u8,
+        bounds: &Bounds,
+    ) -> Result<Option<PackedCells>> {
+        let Ok(node) = sound(self.index.load(ptr, level), bounds)? else {
+            return Ok(None);
+        };
         let mut run = PackedCells::default();
         for i in 0..node.len() {
             let cell = node.raw_cell(i).ok_or_else(|| no_cell(&node, i))?;
             run.push(&cell, Origin::Kept);
         }
-        Ok(run)
+        Ok(Some(run))
     }
 
     /// Retires the overflow unit or node at `block`, which the new tree does not contain, unless

@@ -133,9 +133,10 @@ impl<'a> Output<'a> {
             if self.level(level)?.packer.small().is_none() {
                 return Ok(i);
             }
-            let run =
-                self.nodes
-                    .neighbour(&child(parent, i)?, level, &bounds.of_child(parent, i))?;
+            let of_child = bounds.of_child(parent, i);
+            let Some(run) = self.nodes.neighbour(&child(parent, i)?, level, &of_child)? else {
+                return Ok(i);
+            };
             let packer = &mut self.level(level)?.packer;
             if packer
                 .small()
@@ -166,15 +167,14 @@ impl<'a> Output<'a> {
             }
             _ => return Ok(()),
         };
-        let run = self.nodes.neighbour(
-            &ptr,
-            below,
-            &Bounds {
-                least,
-                from: least,
-                end,
-            },
-        )?;
+        let bounds = Bounds {
+            least,
+            from: least,
+            end,
+        };
+        let Some(run) = self.nodes.neighbour(&ptr, below, &bounds)? else {
+            return Ok(());
+        };
         let packer = &mut self.level(below)?.packer;
         if packer
             .small()
@@ -300,6 +300,24 @@ impl Target for Output<'_> {
             bounds,
             ..Frame::default()
         });
+    }
+
+    fn enter_cut(&mut self, level: u8) -> Result<usize> {
+        // A tree without its root has nothing left.
+        if !self.nodes.space.cuts_damaged() || self.path.is_empty() {
+            return Ok(0);
+        }
+        self.open()?;
+        self.nodes.counts.replaced += 1;
+        for level in (0..=level).rev() {
+            self.path.push(Frame {
+                birth: u64::MAX,
+                level,
+                open: true,
+                ..Frame::default()
+            });
+        }
+        Ok(usize::from(level) + 1)
     }
 
     fn pass(&mut self, i: usize) {

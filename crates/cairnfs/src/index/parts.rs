@@ -100,7 +100,12 @@ impl Source<Output<'_>> for Joined {
         false
     }
 
-    fn leaf(&mut self, out: &mut Output<'_>, ptr: &RawPtr, bounds: &Bounds) -> Result<()> {
+    fn leaf(
+        &mut self,
+        out: &mut Output<'_>,
+        ptr: &RawPtr,
+        bounds: &Bounds,
+    ) -> Result<Option<Error>> {
         // Its part has checked it.
         out.enter_leaf(ptr);
         while let Some(replaced) = self.0.pop_front_if(|r| bounds.reaches(&r.key)) {
@@ -110,7 +115,11 @@ impl Source<Output<'_>> for Joined {
             }
             out.adopt(&replaced.made)?;
         }
-        Ok(())
+        Ok(None)
+    }
+
+    fn damaged(&mut self, _: &mut Output<'_>, _: u8, _: &Bounds, damage: Error) -> Result<()> {
+        Err(damage)
     }
 }
 

@@ -16,6 +16,7 @@ use crate::format::pointer::RawPtr;
 use crate::format::{BLOCK_SIZE, NODE_BLOCKS, NODE_SIZE};
 use crate::index::bounds::Bounds;
 use crate::index::cache::CachedNode;
+use crate::index::walk::sound;
 use crate::index::{Index, Tree};
 
 /// A node on the path from the root to a cell.
@@ -203,7 +204,7 @@ impl Index {
     }
 
     /// Number of nodes of a tree that are younger than the birth `older`. Reads interior ones of them only:
-    /// what is below an older node is older, too.
+    /// what is below an older node is older, too. Of what is below a damaged node none counts.
     ///
     /// # Errors
     /// As [`Index::get_with`].
@@ -221,8 +222,9 @@ impl Index {
         let Some(below) = level.checked_sub(1) else {
             return Ok(1);
         };
-        let node = self.load(ptr, level)?;
-        bounds.check(&node)?;
+        let Ok(node) = sound(self.load(ptr, level), bounds)? else {
+            return Ok(1);
+        };
         let counts = (0..node.len()).map(|i| {
             let child = child(&node, i)?;
             self.younger_below(&child, below, &bounds.of_child(&node, i), older)

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::format::key::Key;
 use crate::format::node::Node;
 use crate::format::pointer::RawPtr;
@@ -24,7 +24,14 @@ pub(super) trait Source<T> {
     fn goes_on(&self) -> bool;
 
     /// Visits the leaf at `ptr`: makes it the last node of the path of `out`, and changes it.
-    fn leaf(&mut self, out: &mut T, ptr: &RawPtr, bounds: &Bounds) -> Result<()>;
+    /// Returns the damage if it cannot be read; nothing was done then.
+    fn leaf(&mut self, out: &mut T, ptr: &RawPtr, bounds: &Bounds) -> Result<Option<Error>>;
+
+    /// Passes a node at `level` that is damaged, and is not in the path of `out`.
+    ///
+    /// # Errors
+    /// `damage`, if something must be brought into that node.
+    fn damaged(&mut self, out: &mut T, level: u8, bounds: &Bounds, damage: Error) -> Result<()>;
 }
 
 /// What is made of the nodes that a walk visits.
@@ -41,6 +48,12 @@ pub(super) trait Target {
 
     /// Appends `node`, whose keys are within `bounds`, to the path.
     fn enter(&mut self, node: Arc<CachedNode>, bounds: Bounds);
+
+    /// Appends a node in the place of a damaged one at `level`, whose items are given up, and further
+    /// ones down to a leaf. Returns how many; none if damaged nodes are left where they are.
+    fn enter_cut(&mut self, _level: u8) -> Result<usize> {
+        Ok(0)
+    }
 
     /// Records that the path continues through child `i` of the last node.
     fn pass(&mut self, i: usize);
@@ -65,6 +78,17 @@ pub(super) trait Target {
     fn leave(&mut self) -> Result<bool>;
 }
 
+/// A node that was loaded, after checking its keys against its bounds, or how it is damaged.
+pub(super) fn sound(
+    loaded: Result<Arc<CachedNode>>,
+    bounds: &Bounds,
+) -> Result<Result<Arc<CachedNode>>> {
+    match loaded.and_then(|node| bounds.check(&node).map(|()| node)) {
+        Err(error) if !matches!(error, Error::Corrupt(_)) => Err(error),
+        found => Ok(found),
+    }
+}
+
 /// A walk.
 pub(super) struct Walk<S, T> {
     pub source: S,
@@ -75,15 +99,24 @@ impl<T: Target, S: Source<T>> Walk<S, T> {
     /// Visits what has changes within `bounds` in the subtree at `ptr`; returns whether anything
     /// changed.
     pub fn visit(&mut self, ptr: &RawPtr, level: u8, bounds: &Bounds) -> Result<bool> {
-        if let Some(below) = level.checked_sub(1) {
-            let node = self.out.index().load(ptr, level)?;
-            bounds.check(&node)?;
-            self.out.enter(node.clone(), *bounds);
-            self.children(&node, below, bounds)?;
-        } else {
-            self.source.leaf(&mut self.out, ptr, bounds)?;
+        let damage = match level.checked_sub(1) {
+            Some(below) => match sound(self.out.index().load(ptr, level), bounds)? {
+                Ok(node) => {
+                    self.out.enter(node.clone(), *bounds);
+                    self.children(&node, below, bounds)?;
+                    None
+                }
+                Err(damage) => Some(damage),
+            },
+            None => self.source.leaf(&mut self.out, ptr, bounds)?,
+        };
+        match damage {
+            None => self.out.leave(),
+            Some(damage) => {
+                self.source.damaged(&mut self.out, level, bounds, damage)?;
+                Ok(false)
+            }
         }
-        self.out.leave()
     }
 
     fn children(&mut self, node: &Node, below: u8, bounds: &Bounds) -> Result<()> {
@@ -110,11 +143,14 @@ impl<T: Target, S: Source<T>> Walk<S, T> {
         }
     }
 
-    /// Rewrites an unchanged leaf, so that its cells follow the cells that wait in the packer.
+    /// Rewrites an unchanged leaf, so that its cells follow the cells that wait in the packer. A
+    /// damaged one stays as it is.
     fn rewrite(&mut self, parent: &Node, i: usize, bounds: &Bounds) -> Result<()> {
-        let leaf = self.out.index().load(&child(parent, i)?, 0)?;
         let bounds = bounds.of_child(parent, i);
-        bounds.check(&leaf)?;
+        let loaded = self.out.index().load(&child(parent, i)?, 0);
+        let Ok(leaf) = sound(loaded, &bounds)? else {
+            return Ok(());
+        };
         self.out.pass(i);
         self.out.enter(leaf.clone(), bounds);
         self.out.open()?;

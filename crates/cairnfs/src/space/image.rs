@@ -7,6 +7,7 @@
 
 use std::collections::BTreeSet;
 
+use super::group::Bounds;
 use super::table::{self, BitmapWriter};
 use super::{BlockRun, Space, TableState, block_of, parts};
 use crate::error::{Error, Result};
@@ -65,6 +66,27 @@ impl Space {
     /// [`Error::Corrupt`] if it did not refer to one of them before.
     pub fn image_remove(&self, run: BlockRun) -> Result<()> {
         self.change_image(run, false)
+    }
+
+    /// Calls `each` with the blocks of the data area that the index refers to as of the next
+    /// superblock, in runs.
+    ///
+    /// # Errors
+    /// A damaged bitmap.
+    pub fn each_in_image(&self, each: &mut dyn FnMut(BlockRun)) -> Result<()> {
+        for group in 0..self.geometry.groups() {
+            let bounds = Bounds::of(&self.geometry, group);
+            let maps = self.lock(group as usize)?;
+            let mut bit = bounds.first;
+            while let Some(used) = maps.image.first_used(bit, bounds.end.saturating_sub(bit)) {
+                let left = bounds.end.saturating_sub(used);
+                let free = maps.image.first_free(used, left).unwrap_or(bounds.end);
+                let run = BlockRun::new(block_of(group as usize, used), u64::from(free - used));
+                each(run);
+                bit = free;
+            }
+        }
+        Ok(())
     }
 
     fn change_image(&self, run: BlockRun, add: bool) -> Result<()> {

@@ -16,6 +16,7 @@ mod change;
 mod checkpoint;
 mod commit;
 mod copies;
+mod damage;
 mod drop;
 mod fsync;
 mod heads;
@@ -65,6 +66,7 @@ use self::mark::DurableMark;
 use crate::data::DataStore;
 use crate::device::Storage;
 use crate::error::Result;
+use crate::format::checksum::name_hash;
 use crate::format::geometry::Geometry;
 use crate::format::record::Entry;
 use crate::index::Index;
@@ -85,6 +87,8 @@ pub struct Core {
     storage: Arc<Storage>,
     geometry: Geometry,
     read_only: bool,
+    /// Whether merges cut out damaged nodes.
+    cuts_damaged: bool,
     discard: bool,
     limits: Limits,
     index: Arc<Index>,
@@ -116,6 +120,11 @@ impl Core {
     /// The current time.
     pub fn now(&self) -> Time {
         self.source.now()
+    }
+
+    /// The hash of a name, by which it is found in the index.
+    fn hash_of_name(&self, name: &[u8]) -> u64 {
+        name_hash(self.superblocks.newest().hash_seed.get(), name)
     }
 
     /// The device.

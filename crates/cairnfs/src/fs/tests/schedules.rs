@@ -475,10 +475,10 @@ fn listing_with_attributes_delivers_replaced_name() {
         });
         let mut names = Vec::new();
         let mut uses = Vec::new();
-        let mut each = |entry: crate::types::EntryRef<'_>, attr: &Attr| {
+        let mut each = |entry: crate::types::EntryRef<'_>, attr: Option<&Attr>| {
             if !entry.is_dots() {
                 names.push(entry.name.to_vec());
-                uses.push(attr.ino);
+                uses.extend(attr.map(|attr| attr.ino));
             }
             true
         };

@@ -161,6 +161,11 @@ impl Edits for FromMap<'_> {
         self.value = value;
         Ok(self.value.as_deref().map(Cow::Borrowed))
     }
+
+    fn take_hidden(&mut self, key: &Key) -> Result<Option<Cow<'_, [u8]>>> {
+        self.model.lock().remove(key);
+        self.take(key, None)
+    }
 }
 
 /// An index with its device and allocator, and the model of its items.

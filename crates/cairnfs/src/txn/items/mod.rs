@@ -220,18 +220,30 @@ impl ItemStore {
     /// # Errors
     /// Those of `look`; damage is reported only if it is in the newest tree.
     pub(super) fn in_index<R>(&self, mut look: impl FnMut(&Tree) -> Result<R>) -> Result<R> {
+        self.over_damage(|tree, _| look(tree))
+            .map(|(found, _)| found)
+    }
+
+    /// As [`Self::in_index`], of a lookup that goes over what cannot be read and tells the first
+    /// such error. Returns that error as well.
+    ///
+    /// # Errors
+    /// Those of `look`.
+    fn over_damage<R>(
+        &self,
+        mut look: impl FnMut(&Tree, &mut Option<Error>) -> Result<R>,
+    ) -> Result<(R, Option<Error>)> {
         loop {
             let main = self.main.load_full();
-            match look(&main) {
-                Err(Error::Corrupt(c)) => {
-                    if Arc::ptr_eq(&main, &self.main.load_full()) {
-                        let damage = Error::Corrupt(c);
-                        self.shared.storage.note(&damage);
-                        return Err(damage);
-                    }
+            let mut unread = None;
+            let found = look(&main, &mut unread);
+            if let Some(damage @ Error::Corrupt(_)) = found.as_ref().err().or(unread.as_ref()) {
+                if !Arc::ptr_eq(&main, &self.main.load_full()) {
+                    continue;
                 }
-                other => return other,
+                self.shared.storage.note(damage);
             }
+            return found.map(|found| (found, unread));
         }
     }
 

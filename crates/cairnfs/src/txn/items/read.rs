@@ -8,6 +8,7 @@ use crate::error::{Error, Result};
 use crate::format::BLOCK_SIZE;
 use crate::format::item::{DirEntryRef, decode_dir_entry, decode_dir_name, decode_extent_at};
 use crate::format::key::{Key, Kind};
+use crate::index::{Found, hides};
 use crate::inode::dirty::Slot;
 use crate::inode::{Inode, InodeState};
 use crate::txn::items::ItemStore;
@@ -28,6 +29,9 @@ enum Start {
     /// At the last item up to an offset, but not before another one.
     Last { least: u64, upto: u64 },
 }
+
+/// What a scan calls with the offset of each item.
+type Each<'e> = dyn FnMut(u64, Item) -> Result<bool> + 'e;
 
 /// An item as it was found.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -153,7 +157,38 @@ impl ItemStore {
         to: u64,
         each: &mut dyn FnMut(u64, Item) -> Result<bool>,
     ) -> Result<()> {
-        self.scan_from(inode, state, kind, (Start::At(from), to), each)
+        self.scan_from(inode, state, kind, (Start::At(from), to), (None, each))
+    }
+
+    /// As [`ItemStore::scan`], but goes over what cannot be read. Returns the first such error.
+    ///
+    /// # Errors
+    /// What `each` returns; damage in items that can be read.
+    pub fn scan_readable(
+        &self,
+        inode: &Inode,
+        state: &InodeState,
+        kind: Kind,
+        (from, to): (u64, u64),
+        each: &mut dyn FnMut(u64, Item) -> Result<bool>,
+    ) -> Result<Option<Error>> {
+        let mut unread = None;
+        let range = (Start::At(from), to);
+        self.scan_from(inode, state, kind, range, (Some(&mut unread), each))?;
+        Ok(unread)
+    }
+
+    /// The first error of what cannot be read of an inode's items of one kind in `from..=to`.
+    ///
+    /// # Errors
+    /// A tree that is too high.
+    pub fn first_unread(&self, ino: u64, kind: Kind, from: u64, to: u64) -> Result<Option<Error>> {
+        let range = (&Key::new(ino, kind, from), &Key::new(ino, kind, to));
+        let found = self.over_damage(|tree, unread| {
+            *unread = self.index().first_unread(tree, range)?;
+            Ok(())
+        });
+        found.map(|((), unread)| unread)
     }
 
     /// Calls `each` with the items of one kind of which none overlaps another, ascending, until it
@@ -171,7 +206,7 @@ impl ItemStore {
         each: &mut dyn FnMut(u64, Item) -> Result<bool>,
     ) -> Result<()> {
         let start = Start::Last { least, upto: from };
-        self.scan_from(inode, state, kind, (start, to), each)
+        self.scan_from(inode, state, kind, (start, to), (None, each))
     }
 
     fn scan_from(
@@ -180,7 +215,7 @@ impl ItemStore {
         state: &InodeState,
         kind: Kind,
         (start, to): (Start, u64),
-        each: &mut dyn FnMut(u64, Item) -> Result<bool>,
+        (mut unread, each): (Option<&mut Option<Error>>, &mut Each<'_>),
     ) -> Result<()> {
         if state.sealed.is_none() && !state.may_be_indexed() {
             for (offset, slot) in state.current.range(kind, start.in_memory(state, kind)) {
@@ -200,7 +235,11 @@ impl ItemStore {
         let volume = self.shared.geometry.total_blocks * BLOCK_SIZE as u64;
         let mut bytes = 0;
         loop {
-            let batch = self.batch(inode, state, kind, start, to)?;
+            let over_damage = unread.is_some();
+            let batch = self.batch(inode, state, kind, (start, to), over_damage)?;
+            if let (Some(first), Some(error)) = (&mut unread, batch.unread) {
+                first.get_or_insert(error);
+            }
             for (offset, item) in batch.items {
                 let Some(item) = item else { continue };
                 bytes += item.value.len() as u64;
@@ -226,12 +265,12 @@ impl ItemStore {
         inode: &Inode,
         state: &InodeState,
         kind: Kind,
-        start: Start,
-        to: u64,
+        (start, to): (Start, u64),
+        over_damage: bool,
     ) -> Result<Batch> {
         let mut batch = Batch::default();
         if state.may_be_indexed() {
-            self.index_batch(inode.ino, kind, start, to, &mut batch)?;
+            self.index_batch(inode.ino, kind, (start, to), over_damage, &mut batch)?;
         }
         let from = start.in_memory(state, kind);
         let from = batch.items.first().map_or(from, |(at, _)| from.min(*at));
@@ -247,8 +286,8 @@ impl ItemStore {
         &self,
         ino: u64,
         kind: Kind,
-        start: Start,
-        to: u64,
+        (start, to): (Start, u64),
+        over_damage: bool,
         batch: &mut Batch,
     ) -> Result<()> {
         let key = |offset| Key::new(ino, kind, offset);
@@ -257,7 +296,7 @@ impl ItemStore {
             Start::Last { least, .. } => key(least),
         };
         let last = key(to);
-        self.in_index(|tree| {
+        let ((), unread) = self.over_damage(|tree, unread| {
             batch.items.clear();
             batch.upto = None;
             let mut bytes = 0;
@@ -287,13 +326,26 @@ impl ItemStore {
                 Ok(true)
             };
             match start {
+                Start::At(_) if over_damage => {
+                    let range = (&first, &last);
+                    self.index()
+                        .scan_readable(tree, range, &mut |found| match found {
+                            Found::Item(at, value) => each(at, value),
+                            Found::Unread(hidden) => {
+                                unread.get_or_insert(hidden.error);
+                                Ok(true)
+                            }
+                        })
+                }
                 Start::At(_) => self.index().scan(tree, &first, &mut each),
                 Start::Last { upto, .. } => {
                     let range = (&first, &key(upto));
                     self.index().scan_from_last(tree, range, &mut each)
                 }
             }
-        })
+        })?;
+        batch.unread = unread;
+        Ok(())
     }
 
     /// Calls `f` with the directory entry at `index`, and with whether it was found below the
@@ -325,10 +377,11 @@ impl ItemStore {
     }
 
     /// The entry of that name: its index, inode number, type bits, and whether it was found below
-    /// the current set.
+    /// the current set. If the name's item cannot be read, it is searched for among the entries that
+    /// can.
     ///
     /// # Errors
-    /// A damaged volume, the device's failure.
+    /// A damaged volume, the device's failure, unless the entry was found.
     pub fn find_name(
         &self,
         dir: &Inode,
@@ -356,18 +409,52 @@ impl ItemStore {
             return Ok(None);
         }
         let key = Key::new(dir.ino, Kind::DirName, hash);
-        let Some(value) = self.in_index(|tree| self.index().get(tree, &key))? else {
-            return Ok(None);
+        let value = match self.in_index(|tree| self.index().get(tree, &key)) {
+            Ok(Some(value)) => value,
+            Ok(None) => return Ok(None),
+            Err(hidden) if hides(&hidden) => {
+                let found = self.find_among_entries(dir, state, name)?;
+                return found.map(Some).ok_or(hidden);
+            }
+            Err(error) => return Err(error),
         };
         let indexes = decode_dir_name(&value).map_err(|found| {
             Error::corrupt(0, "name item", format!("directory {}", dir.ino), found)
         })?;
+        let mut hidden = None;
         for index in indexes {
-            if let Some(found) = check(index)? {
-                return Ok(Some(found));
+            match check(index) {
+                Ok(Some(found)) => return Ok(Some(found)),
+                Ok(None) => {}
+                Err(error) => hidden = hidden.or(Some(error)),
             }
         }
-        Ok(None)
+        hidden.map_or(Ok(None), Err)
+    }
+
+    /// The entry of that name, if it is among those that can be read.
+    fn find_among_entries(
+        &self,
+        dir: &Inode,
+        state: &InodeState,
+        name: &[u8],
+    ) -> Result<Option<NameFound>> {
+        let mut found = None;
+        let mut look = |index, item: Item| {
+            if let Ok(entry) = decode_dir_entry(&item.value)
+                && entry.name == name
+            {
+                found = Some(NameFound {
+                    index,
+                    ino: entry.ino,
+                    kind: entry.kind,
+                    below: item.below,
+                });
+            }
+            Ok(found.is_none())
+        };
+        self.scan_readable(dir, state, Kind::DirIndex, (0, u64::MAX), &mut look)?;
+        Ok(found)
     }
 }
 
@@ -394,6 +481,8 @@ struct Batch {
     /// Ascending by offset.
     items: Vec<(u64, Option<Item>)>,
     upto: Option<u64>,
+    /// The first error of what cannot be read in the index, if the scan goes over that.
+    unread: Option<Error>,
 }
 
 impl Batch {

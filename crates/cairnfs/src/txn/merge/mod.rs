@@ -451,7 +451,7 @@ impl Merger {
         mut taken: MergeInput,
         (left, ending): (&mut Left, Ending),
     ) -> Result<()> {
-        let divides = core.limits.part_keys < u64::MAX && !self.is_starved();
+        let divides = core.limits.part_keys < u64::MAX && !self.is_starved() && !core.cuts_damaged;
         let mut result = self.merge_taken(core, &mut taken, divides, (left, ending));
         if divides && matches!(result, Err(Error::NoSpace)) {
             result = self.merge_taken(core, &mut taken, false, (left, ending));

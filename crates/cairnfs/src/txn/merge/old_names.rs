@@ -89,7 +89,14 @@ impl<'a> OldNames<'a> {
         }
         if let Some(lost) = self.entries.get_mut(&item) {
             lost.indexes.push(index);
-        } else if let Some((_, leaf)) = self.index.get_at(&self.tree, &item)? {
+            return Ok(());
+        }
+        let found = match self.index.get_at(&self.tree, &item) {
+            // What is hidden counts as removed.
+            Err(Error::Corrupt(_)) => None,
+            found => found?,
+        };
+        if let Some((_, leaf)) = found {
             *self.leaves.entry(leaf).or_default() += 1;
             let indexes = SmallVec::from_slice(&[index]);
             self.entries.insert(item, Lost { indexes, leaf });

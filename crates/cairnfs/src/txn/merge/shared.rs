@@ -190,7 +190,12 @@ impl<'a> SharedEdits<'a> {
         if let Some(new) = change.and_then(|c| c.new.as_ref()) {
             return Ok(Some(equal(new.bytes(), value)));
         }
-        let Some((bytes, block)) = value_at(self.items.index(), &self.tree, place)? else {
+        let found = match value_at(self.items.index(), &self.tree, place) {
+            // There may be another value.
+            Err(Error::Corrupt(_)) => return Ok(Some(false)),
+            found => found?,
+        };
+        let Some((bytes, block)) = found else {
             return Ok(None);
         };
         shared_place(place.offset(), &bytes, self.items.hash_seed())
@@ -284,5 +289,21 @@ impl Edits for SharedEdits<'_> {
             return Err(Error::Invalid("an edit was taken twice"));
         };
         Ok(self.changed(change, old)?.map(Cow::Owned))
+    }
+
+    fn take_hidden(&mut self, key: &Key) -> Result<Option<Cow<'_, [u8]>>> {
+        if key.object == SHARED_BYTES {
+            let next = self.apart.pop_front().and_then(|(_, new)| new);
+            return Ok(next.map(|value| value.bytes().to_vec().into()));
+        }
+        match self.changes.first_entry() {
+            // Uses of a value that is hidden are given up: nothing counts them any more.
+            Some(first) if first.get().uses < 0 => {
+                let change = first.remove();
+                self.values.forget(self.items.number(), change.place);
+                Ok(None)
+            }
+            _ => self.take(key, None),
+        }
     }
 }

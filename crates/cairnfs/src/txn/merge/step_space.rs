@@ -196,6 +196,10 @@ impl NodeSpace for StepSpace<'_> {
         self.taken.load(Ordering::Relaxed) + held < self.limit
     }
 
+    fn cuts_damaged(&self) -> bool {
+        self.core.cuts_damaged
+    }
+
     fn writes_apart(&self) -> bool {
         self.core.signals.has_workers()
     }

@@ -59,6 +59,9 @@ pub struct OpenMode {
     pub recovery: bool,
     /// Whether a damaged log is replayed up to the damage; the volume must be read-only.
     pub damaged_log: bool,
+    /// Whether damaged nodes that must be changed are cut out of the index. Only for
+    /// [`Core::remove_damage`]; other changes of the volume fail or are wrong.
+    pub cuts_damaged: bool,
     /// Whether freed space is discarded on the device.
     pub discard: bool,
     /// How the memory budget is divided.
@@ -79,6 +82,7 @@ impl OpenMode {
             read_only: false,
             recovery: true,
             damaged_log: false,
+            cuts_damaged: false,
             discard: false,
             limits,
             seed: Some(1),
@@ -194,7 +198,7 @@ impl Core {
             })?;
         }
         Replay::new(&core).run(&found)?;
-        if !mode.read_only {
+        if !mode.read_only && !mode.cuts_damaged {
             copies::reserve_copies(&core)?;
         }
         if !mode.read_only && core.roots.are_several() {
@@ -302,6 +306,7 @@ impl Core {
             storage,
             geometry,
             read_only: mode.read_only,
+            cuts_damaged: mode.cuts_damaged,
             discard: mode.discard,
             limits,
             index,

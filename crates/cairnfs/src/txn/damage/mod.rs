@@ -1,0 +1,247 @@
+//! Removal of what is damaged: trees without their damaged nodes, and everything else as if what
+//! these held had been removed.
+//!
+//! Runs on a volume that nothing else uses. The log is merged first; that merge cuts out the damaged
+//! nodes that it meets. Then a [`survey`] of each head finds which of the other items have lost what
+//! belongs to them, and how they must change, and one superblock has the new trees of all heads, and
+//! frees all blocks that no root has any more. Frozen roots never change: a damaged one is reported.
+
+mod parted;
+mod survey;
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashSet};
+
+use zerocopy::little_endian::U32;
+
+use crate::error::{Error, Result};
+use crate::format::NODE_BLOCKS;
+use crate::format::item::decode_extent_at;
+use crate::format::key::Kind;
+use crate::format::root::{RawRoot, Root, RootState};
+use crate::index::{NodeSpace, Owned, Tree};
+use crate::space::BlockRun;
+use crate::sync::atomic::AtomicU64;
+use crate::txn::Core;
+use crate::txn::blocks::BlockSet;
+use crate::txn::damage::survey::Survey;
+use crate::txn::merge::{Ending, StepSpace, VolumeStep, write_roots};
+use crate::txn::roots::{RootItems, tree_of};
+use crate::txn::superblocks::volume_tree;
+use crate::types::{Loss, RemovedDamage};
+
+/// What is written at the end of a removal.
+#[derive(Default)]
+struct Changed {
+    /// The items of the heads with new trees.
+    items: RootItems,
+    /// The trees of all roots after it, each with the boundary of its parent.
+    trees: BTreeMap<u32, (Tree, u64)>,
+    /// Nodes of the old trees that no other root has.
+    retired: Vec<u64>,
+}
+
+impl Core {
+    /// Removes what is damaged from all heads.
+    ///
+    /// # Errors
+    /// A read-only volume; damage outside the trees of files; no space for the new nodes; the
+    /// device's failure. The volume is then as it was, or its log is merged.
+    pub fn remove_damage(&self) -> Result<RemovedDamage> {
+        self.check_changeable()?;
+        // Nodes are born after the boundary of every root.
+        self.merge()?;
+        let mut removed = RemovedDamage::default();
+        self.merger
+            .settled(self, || match self.rewrite(&mut removed) {
+                Err(Error::NoSpace) => Ok(Err(Error::NoSpace)),
+                done => done.map(Ok),
+            })?;
+        Ok(removed)
+    }
+
+    fn rewrite(&self, removed: &mut RemovedDamage) -> Result<()> {
+        let (count, promised) = (AtomicU64::new(0), AtomicU64::new(0));
+        let space = StepSpace::new(self, &count, &promised);
+        let birth = self.superblocks.newest().merged_seq.get();
+        let mut changed = Changed::default();
+        for (id, root) in self.roots.list() {
+            let tree = tree_of(&root.tree);
+            let inherited = self.roots.merged_inherited(id);
+            changed.trees.insert(id, (tree, inherited));
+            if root.state == RootState::Head {
+                self.rewrite_head((id, root), birth, &space, &mut changed, removed)?;
+            }
+        }
+        let freed = self.not_needed(&changed, removed)?;
+        removed.freed = freed.len();
+        if changed.items.is_empty() && freed.len() == 0 {
+            return Ok(());
+        }
+        let written = changed.items.iter();
+        let written = written
+            .map(|(id, root)| (*id, Some(root.clone())))
+            .collect();
+        let step = VolumeStep {
+            roots: &written,
+            birth,
+            lose: || {
+                let mut runs = freed.groups().flatten();
+                runs.try_for_each(|run| self.space.image_remove(run))
+            },
+            gain: || Ok(()),
+        };
+        let done = write_roots(self, space, step, (|_| (), Ending::Settled))?;
+        self.heads.each(|items| {
+            if let Some(root) = changed.items.get(&items.root()) {
+                items.set_tree(tree_of(&root.tree));
+            }
+        });
+        self.roots.set_merged(changed.items, &RootItems::new());
+        done.release_retired(self)?;
+        for mut runs in freed.groups() {
+            self.space.release(&mut runs, self.discard)?;
+        }
+        Ok(())
+    }
+
+    /// Makes the tree of a head without what is damaged.
+    fn rewrite_head(
+        &self,
+        (id, root): (u32, Root),
+        birth: u64,
+        step: &StepSpace<'_>,
+        changed: &mut Changed,
+        removed: &mut RemovedDamage,
+    ) -> Result<()> {
+        let old = tree_of(&root.tree);
+        let mut survey = Survey::of(self, old)?;
+        survey.repair()?;
+        let found = survey.end();
+        if found.edits.is_empty() {
+            return Ok(());
+        }
+        let name = root.name.clone();
+        let losses = found.losses.into_iter();
+        removed
+            .losses
+            .extend(losses.map(|loss| (name.clone(), loss)));
+        removed.nodes.extend(found.nodes);
+        let inherited = self.roots.merged_inherited(id);
+        step.enter(inherited, self.roots.merged_parent(id));
+        let space = CutSpace {
+            step,
+            made: RefCell::default(),
+            retired: RefCell::default(),
+        };
+        let mut edits = found.edits;
+        let tree = self.index.apply(&old, &mut edits, birth, &space)?;
+        changed.retired.extend(space.retired.into_inner());
+        changed.trees.insert(id, (tree, inherited));
+        let nodes = match root.nodes {
+            0 => 0,
+            _ => self.index.count_nodes(&tree)?,
+        };
+        let (ptr, height) = (tree.ptr, U32::new(tree.height));
+        let birth = root.tree.birth;
+        let tree = RawRoot { ptr, height, birth };
+        changed.items.insert(
+            id,
+            Root {
+                tree,
+                nodes,
+                ..root
+            },
+        );
+        Ok(())
+    }
+
+    /// The blocks that the image has in use, and no root after the change. If a frozen root is
+    /// damaged, nobody knows what it has: then these are only the nodes that the heads give up.
+    fn not_needed(&self, changed: &Changed, removed: &mut RemovedDamage) -> Result<BlockSet> {
+        let mut used = BlockSet::default();
+        let volume = volume_tree(&self.superblocks.newest());
+        self.note_blocks(&volume, 0, &mut used)?;
+        let mut whole = true;
+        for (id, (tree, inherited)) in &changed.trees {
+            match self.note_blocks(tree, *inherited, &mut used) {
+                Ok(()) => {}
+                Err(Error::Corrupt(damage)) => {
+                    whole = false;
+                    let root = self.roots.merged(*id).unwrap_or_default();
+                    removed.still_damaged.push((root.name, *damage));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        let mut freed = BlockSet::default();
+        match whole {
+            true => {
+                self.space.each_in_image(&mut |run| freed.insert(run))?;
+                freed.subtract(&used);
+            }
+            false => {
+                let retired = changed.retired.iter();
+                retired.for_each(|node| freed.insert(BlockRun::new(*node, NODE_BLOCKS)));
+            }
+        }
+        Ok(freed)
+    }
+
+    /// Adds the blocks of a tree, except what is older than the birth `inherited`.
+    fn note_blocks(&self, tree: &Tree, inherited: u64, used: &mut BlockSet) -> Result<()> {
+        self.index.owned(tree, inherited, &mut |owned| {
+            match owned {
+                Owned::Unit(block) => used.insert(BlockRun::new(block, NODE_BLOCKS)),
+                Owned::Item(key, value) if key.kind == Kind::Extent => {
+                    let (raw, _) = decode_extent_at(key.offset, value, &self.geometry)
+                        .map_err(|found| Error::corrupt(0, "extent item", "an extent", found))?;
+                    used.insert(BlockRun::new(raw.block.get(), raw.len.get().into()));
+                }
+                Owned::Item(..) => {}
+            }
+            Ok(())
+        })
+    }
+}
+
+/// The space of a tree that is made anew. What it gives up is found by what the roots have.
+struct CutSpace<'s, 'a> {
+    step: &'s StepSpace<'a>,
+    /// Nodes of the new tree.
+    made: RefCell<HashSet<u64>>,
+    /// Nodes of the old tree that the new one does not have.
+    retired: RefCell<Vec<u64>>,
+}
+
+impl NodeSpace for CutSpace<'_, '_> {
+    fn alloc(&self) -> Result<u64> {
+        let block = self.step.alloc()?;
+        self.made.borrow_mut().insert(block);
+        Ok(block)
+    }
+
+    fn retire(&self, block: u64) {
+        match self.made.borrow_mut().remove(&block) {
+            true => self.step.retire(block),
+            false => self.retired.borrow_mut().push(block),
+        }
+    }
+
+    fn is_inherited(&self, birth: u64) -> bool {
+        self.step.is_inherited(birth)
+    }
+
+    fn cuts_damaged(&self) -> bool {
+        true
+    }
+}
+
+/// What a survey of a head has found.
+#[derive(Default)]
+struct Repair {
+    edits: survey::Changes,
+    /// The first block of each damaged node and large value.
+    nodes: Vec<u64>,
+    losses: Vec<Loss>,
+}

@@ -1,0 +1,71 @@
+//! What the first scan of a survey has seen of an inode, and the keys that are hidden.
+
+use crate::format::geometry::Geometry;
+use crate::format::item::{RawInode, S_IFLNK, S_IFMT, decode_extent_at, decode_inode};
+use crate::format::key::{Key, Kind};
+use crate::index::Unread;
+
+/// The ranges of keys that damage hides, ascending.
+#[derive(Default)]
+pub(super) struct Parted(Vec<(Key, Option<Key>)>);
+
+impl Parted {
+    /// Adds what cannot be read.
+    pub fn hide(&mut self, unread: &Unread) {
+        self.0.push((unread.first, unread.end));
+    }
+
+    /// Whether there may be an item of this key that cannot be read.
+    pub fn hides(&self, key: &Key) -> bool {
+        let before = self.0.partition_point(|(first, _)| first <= key);
+        let last = before.checked_sub(1).and_then(|at| self.0.get(at));
+        last.is_some_and(|(first, end)| first == key || end.is_none_or(|end| *key < end))
+    }
+}
+
+/// What was seen of an inode.
+pub(super) struct Contents {
+    pub ino: u64,
+    pub raw: Option<RawInode>,
+    /// The items, if the inode may go.
+    pub keys: Vec<Key>,
+    /// Items that cannot be decoded.
+    pub bad: Vec<Key>,
+    pub inline: bool,
+    pub entries: bool,
+    /// Blocks of extents.
+    pub blocks: u64,
+}
+
+impl Contents {
+    /// Nothing of this inode.
+    pub fn new(ino: u64) -> Self {
+        Self {
+            ino,
+            raw: None,
+            keys: Vec::new(),
+            bad: Vec::new(),
+            inline: false,
+            entries: false,
+            blocks: 0,
+        }
+    }
+
+    /// Adds an item.
+    pub fn note(&mut self, key: &Key, value: &[u8], geometry: &Geometry) {
+        match key.kind {
+            Kind::Inode => self.raw = decode_inode(value).ok(),
+            Kind::Inline => self.inline = true,
+            Kind::DirIndex => self.entries = true,
+            Kind::Extent => match decode_extent_at(key.offset, value, geometry) {
+                Ok((raw, _)) => self.blocks += u64::from(raw.len.get()),
+                Err(_) => self.bad.push(*key),
+            },
+            _ => {}
+        }
+        let link = |raw: RawInode| raw.mode.get() & S_IFMT == S_IFLNK;
+        if self.raw.is_none_or(link) {
+            self.keys.push(*key);
+        }
+    }
+}
