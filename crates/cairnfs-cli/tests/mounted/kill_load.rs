@@ -12,19 +12,27 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
+use rustix::io::Errno;
+
 use crate::place::{Random, pattern};
 
 /// A worker.
 pub trait Load: Send {
     /// Does one step. Fails once the daemon is gone.
     fn step(&mut self) -> io::Result<()>;
+    /// Opens its files again, and takes for written what is in them: a publish or restore has replaced
+    /// what it had open.
+    fn reopen(&mut self) -> io::Result<()> {
+        Ok(())
+    }
     /// Closes the files that it has open, before an unmount. No step follows.
     fn close(&mut self) {}
     /// Asserts that everything recorded as durable exists.
     fn verify(&self, what: &str);
 }
 
-/// Runs `work` while each of the workers does steps, which must succeed unless `killed` was set before.
+/// Runs `work` while each of the workers does steps, which must succeed unless `killed` was set before,
+/// or what it has open was replaced.
 pub fn beside<R>(loads: &mut [Box<dyn Load>], killed: &AtomicBool, work: impl FnOnce() -> R) -> R {
     /// Ends the workers also if `work` panics.
     struct Ends<'a>(&'a AtomicBool);
@@ -40,7 +48,13 @@ pub fn beside<R>(loads: &mut [Box<dyn Load>], killed: &AtomicBool, work: impl Fn
         for load in loads {
             scope.spawn(move || {
                 while !ended.load(Ordering::Relaxed) {
-                    if let Err(error) = load.step() {
+                    let done = match load.step() {
+                        Err(error) if Errno::from_io_error(&error) == Some(Errno::STALE) => {
+                            load.reopen()
+                        }
+                        done => done,
+                    };
+                    if let Err(error) = done {
                         assert!(killed.load(Ordering::Relaxed), "refused: {error}");
                         break;
                     }
@@ -137,6 +151,14 @@ impl Load for Append {
             self.file.sync_all()?;
             self.promised = self.written.len();
         }
+        Ok(())
+    }
+
+    fn reopen(&mut self) -> io::Result<()> {
+        self.file = File::options().append(true).open(&self.path)?;
+        let found = fs::read(&self.path)?;
+        assert!(found.len() >= self.promised && self.written.starts_with(&found));
+        self.written = found;
         Ok(())
     }
 
@@ -413,6 +435,17 @@ impl Load for Overwrite {
         }
         self.file.sync_data()?;
         self.promised.clone_from(&self.written);
+        Ok(())
+    }
+
+    fn reopen(&mut self) -> io::Result<()> {
+        self.file = File::options().write(true).open(&self.path)?;
+        let found = fs::read(&self.path)?;
+        for (n, block) in found.chunks(BLOCK).enumerate() {
+            let version = u64::from_le_bytes(*block.first_chunk().unwrap());
+            assert!((self.promised[n]..=self.written[n]).contains(&version));
+            self.written[n] = version;
+        }
         Ok(())
     }
 

@@ -3,8 +3,9 @@
 //!
 //! The engine gives the branch's name to another root, and the old one refuses changes from then on.
 //! Operations that are refused so wait here until the mount has switched to the new tree, and are
-//! repeated there. What differs between both trees decides which inodes go on, and what the kernel is
-//! told to forget; see docs/internals/replacing.md.
+//! repeated there. Regular files do not go on: whoever has one open has it from the old tree, together
+//! with what it knows of other files there. What else differs between both trees decides which inodes
+//! go on, and what the kernel is told to forget; see docs/internals/replacing.md.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -14,7 +15,6 @@ use cairnfs::fs::FileSystem;
 use cairnfs::{ChangedInode, Error, Succession};
 
 use crate::ops::{Kernel, Ops};
-use crate::options::WriteMode;
 
 /// What the kernel is to forget after a switch.
 #[derive(Default)]
@@ -101,16 +101,16 @@ impl Ops {
         new: &Arc<FileSystem>,
         succession: &Succession,
     ) -> Result<Stale, Error> {
-        let goes_on = |changed: &ChangedInode| self.goes_on(changed);
         // The long part before operations are held up; what they looked up meanwhile is done then.
-        let mut left_behind = BTreeSet::new();
-        let mut names = self.names(old, succession, &mut left_behind)?;
+        let mut left_behind = LeftBehind::default();
+        let mut names = left_behind.names(old, succession)?;
         let exclusive = self.trees.exclude_references();
-        names.extend(self.names(old, succession, &mut left_behind)?);
+        names.extend(left_behind.names(old, succession)?);
+        let goes_on = |ino: u64| !left_behind.inodes.contains(&ino);
         let listed = |has: fn(&ChangedInode) -> bool| {
             let changed = succession.inodes();
             let listed = changed.filter(move |(ino, changed)| {
-                has(changed) && goes_on(changed) && (*ino == ROOT_INO || old.uses(*ino) > 0)
+                has(changed) && goes_on(*ino) && (*ino == ROOT_INO || old.uses(*ino) > 0)
             });
             listed.map(|(ino, _)| self.trees.known(ino))
         };
@@ -118,8 +118,7 @@ impl Ops {
             || listed(|inode| inode.list_added).for_each(|node| self.forget_attributes(node));
         let left = self.lists.switch(forget, || {
             let lost = listed(|inode| inode.list_removed).collect();
-            let moves = |ino| succession.of(ino).is_none_or(goes_on);
-            (self.trees.switch(&exclusive, new, moves), lost)
+            (self.trees.switch(&exclusive, new, goes_on), lost)
         });
         let roots = (old.root_id(), new.root_id());
         let replaced = |ino| left.contains_key(&ino).then(|| old.path_hint(ino));
@@ -127,41 +126,6 @@ impl Ops {
         self.listings.clear();
         drop(exclusive);
         Ok(self.stale(new, succession, names, &left))
-    }
-
-    /// Whether the node of a changed inode goes on with the new tree. That of a file with other
-    /// contents does not: what has it open would read both. With the writeback cache the kernel takes
-    /// size and times of a file from nobody, so those of a file that goes on must be the same.
-    ///
-    /// If it has got a list, the kernel is told within the switch, and waits if it just evicts the
-    /// inode: for a file that may be until its data was written, which needs operations that wait for
-    /// the switch. So only directories go on then.
-    fn goes_on(&self, changed: &ChangedInode) -> bool {
-        let times = changed.times && self.write == WriteMode::Back;
-        let differs = changed.contents || times || changed.list_added;
-        !changed.is_gone && (changed.is_dir || !differs)
-    }
-
-    /// The names of inodes in use that do not go on, without those that were `found` before.
-    fn names(
-        &self,
-        old: &FileSystem,
-        succession: &Succession,
-        found: &mut BTreeSet<u64>,
-    ) -> Result<Vec<(u64, Vec<u8>)>, Error> {
-        let changed = succession.inodes();
-        let wanted: BTreeSet<u64> = changed
-            .filter(|(_, changed)| !changed.is_dir && !self.goes_on(changed))
-            .map(|(ino, _)| ino)
-            .filter(|ino| !found.contains(ino) && old.uses(*ino) > 0)
-            .collect();
-        if wanted.is_empty() {
-            return Ok(Vec::new());
-        }
-        found.extend(&wanted);
-        let mut known = old.inodes_in_use();
-        known.push(ROOT_INO);
-        succession.names(wanted, &known)
     }
 
     /// What the kernel is to forget; `left` has the nodes of the inodes that did not go on.
@@ -196,6 +160,56 @@ impl Ops {
             }
         }
         stale
+    }
+}
+
+/// The inodes in use that stay with the old tree.
+#[derive(Default)]
+struct LeftBehind {
+    inodes: BTreeSet<u64>,
+    /// All inodes in use that were looked at.
+    seen: BTreeSet<u64>,
+}
+
+impl LeftBehind {
+    /// Looks at the inodes in use that were not looked at before. Returns the names of those that stay,
+    /// with their directories.
+    fn names(
+        &mut self,
+        old: &FileSystem,
+        succession: &Succession,
+    ) -> Result<Vec<(u64, Vec<u8>)>, Error> {
+        let mut known = old.inodes_in_use();
+        let mut wanted = BTreeSet::new();
+        for ino in &known {
+            if self.seen.insert(*ino) && !goes_on(succession, *ino)? {
+                wanted.insert(*ino);
+            }
+        }
+        if wanted.is_empty() {
+            return Ok(Vec::new());
+        }
+        self.inodes.extend(&wanted);
+        known.push(ROOT_INO);
+        succession.names(wanted, &known)
+    }
+}
+
+/// Whether the node of an inode of the old tree goes on with the new one. That of a regular file does
+/// not, changed or not, unless no file at all differs: a program that has it open may change it by what
+/// it has read of files that were replaced. The kernel sends no message when a file is opened, and has
+/// one cache for all that have it open, so these programs cannot be told from later ones by anything
+/// but the node.
+///
+/// If another inode has got a list, the kernel is told within the switch, and waits if it just evicts
+/// the inode. So only directories go on then.
+fn goes_on(succession: &Succession, ino: u64) -> Result<bool, Error> {
+    match succession.of(ino) {
+        _ if succession.keeps_files() => Ok(true),
+        Some(changed) if changed.is_gone => Ok(false),
+        Some(changed) if changed.is_dir => Ok(true),
+        Some(changed) if changed.contents || changed.list_added => Ok(false),
+        _ => Ok(!succession.is_file(ino)?),
     }
 }
 

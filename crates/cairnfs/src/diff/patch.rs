@@ -243,7 +243,10 @@ impl<'a> Patches<'a> {
             (None, Some(new)) => line("new file mode ", new.mode().as_bytes()),
             (Some(old), None) => line("deleted file mode ", old.mode().as_bytes()),
             (Some(old), Some(new)) => {
-                if old.mode() != new.mode() {
+                // Readers take the file that is renamed for a regular one, unless it has a mode: patch(1)
+                // refuses the link then, and git a file in a directory that takes the link's path.
+                let moved_link = old.kind() == S_IFLNK && old.path != new.path;
+                if old.mode() != new.mode() || moved_link {
                     line("old mode ", old.mode().as_bytes());
                     line("new mode ", new.mode().as_bytes());
                 }

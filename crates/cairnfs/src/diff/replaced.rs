@@ -2,20 +2,18 @@
 //!
 //! Uses both trees and their data blocks. Editors and many programs write a file anew under a
 //! temporary name and rename it; the report tells that as a change of the file. The comparison
-//! reads only what is written in one of the two trees.
+//! reads only what is written in one of the two trees. What was written again in one file with the
+//! same bytes is no change, either.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 use crate::diff::delta::{InodeDelta, Item, Values};
+use crate::diff::same::{add, differing};
 use crate::diff::tree::{Blocks, FileTree};
 use crate::error::Result;
-use crate::format::BLOCK_SIZE;
 use crate::format::item::RawInode;
 use crate::types::FileKind;
-
-/// Bytes that are compared at a time.
-const CHUNK: usize = 64 * BLOCK_SIZE;
 
 /// The differences of two inodes, one of each tree, as if they were one.
 ///
@@ -33,7 +31,8 @@ pub(super) fn delta(
     let kind = item.new.and_then(|i| FileKind::from_mode(i.mode.get()));
     let contents = match (kind, item.old, item.new) {
         (Some(FileKind::File | FileKind::Symlink), Some(a), Some(b)) => {
-            contents((old_tree, old, &a), (new_tree, new, &b), blocks)?
+            let all = 0..a.size.get().max(b.size.get());
+            contents((old_tree, old, &a), (new_tree, new, &b), [all], blocks)?
         }
         _ => Vec::new(),
     };
@@ -66,41 +65,52 @@ pub(super) fn differing_xattrs(
     Ok(xattrs)
 }
 
-/// The blocks in which two contents differ, and what only the longer one has.
+/// The parts of `ranges`, ascending and disjoint, in which two contents differ, and of what only the
+/// longer one has.
 fn contents(
     (old_tree, old, old_inode): (FileTree<'_>, u64, &RawInode),
     (new_tree, new, new_inode): (FileTree<'_>, u64, &RawInode),
+    ranges: impl IntoIterator<Item = Range<u64>>,
     blocks: &dyn Blocks,
 ) -> Result<Vec<Range<u64>>> {
-    let (old_size, new_size) = (old_inode.size.get(), new_inode.size.get());
-    let common = old_size.min(new_size);
+    let common = old_inode.size.get().min(new_inode.size.get());
     let mut found: Vec<Range<u64>> = Vec::new();
-    let mut add = |range: Range<u64>| match found.last_mut() {
-        _ if range.is_empty() => {}
-        Some(last) if last.end == range.start => last.end = range.end,
-        _ => found.push(range),
-    };
-    let (mut left, mut right) = (vec![0; CHUNK], vec![0; CHUNK]);
-    let mut at = 0;
-    while at < common {
-        let a = old_tree.next_written(old, at..common)?;
-        let b = new_tree.next_written(new, at..common)?;
-        at = a.start.min(b.start);
-        let len = usize::try_from(common - at).map_or(CHUNK, |rest| rest.min(CHUNK));
-        left.truncate(len);
-        right.truncate(len);
-        old_tree.read(blocks, old, at, &mut left)?;
-        new_tree.read(blocks, new, at, &mut right)?;
-        for (a, b) in left.chunks(BLOCK_SIZE).zip(right.chunks(BLOCK_SIZE)) {
-            let end = at + a.len() as u64;
-            if a != b {
-                add(at..end);
-            }
-            at = end;
+    for range in ranges {
+        let both = range.start..range.end.min(common);
+        let differing = differing(blocks, (&old_tree, old), (&new_tree, new), both)?;
+        for part in differing {
+            add(&mut found, part);
         }
+        add(&mut found, range.start.max(common)..range.end);
     }
-    add(common..old_size.max(new_size));
     Ok(found)
+}
+
+/// Leaves out of the changed ranges of an inode that both trees have what holds the same bytes in both:
+/// blocks that were written again, or copied by a merge.
+///
+/// # Errors
+/// A damaged volume, the device's failure.
+pub(super) fn keep_differing(
+    ino: u64,
+    inode: &mut InodeDelta,
+    (old_tree, new_tree): (FileTree<'_>, FileTree<'_>),
+    blocks: &dyn Blocks,
+) -> Result<()> {
+    if inode.contents.is_empty() || inode.is_added() || inode.is_removed() {
+        return Ok(());
+    }
+    let item = |stored: Option<RawInode>, tree: FileTree<'_>| match stored {
+        Some(item) => Ok(Some(item)),
+        None => tree.inode(ino),
+    };
+    let stored = inode.item.map_or((None, None), |item| (item.old, item.new));
+    let (Some(old), Some(new)) = (item(stored.0, old_tree)?, item(stored.1, new_tree)?) else {
+        return Ok(());
+    };
+    let ranges = std::mem::take(&mut inode.contents);
+    inode.contents = contents((old_tree, ino, &old), (new_tree, ino, &new), ranges, blocks)?;
+    Ok(())
 }
 
 /// Bytes of `ranges` that are written in a file, which has `size` bytes: without holes, and without

@@ -2,7 +2,8 @@
 //!
 //! Uses the collected changes and the paths of both trees. Plain values with `serde`; sorted by
 //! path. Left out is what follows from other changes: of directories the counts, and the mtime if
-//! entries changed; of all inodes ctime, atime, counts of blocks and links.
+//! entries changed; of all inodes ctime, atime, counts of blocks and links; of contents what holds the
+//! same bytes in both trees.
 //!
 //! Invariant: a path that has another inode of the same type in both trees is one change, unless
 //! it is a directory, or one of the two has further names or is in the other tree, too.
@@ -161,7 +162,10 @@ impl Report {
     /// # Errors
     /// A damaged volume, the device's failure.
     pub fn new(old: FileTree<'_>, new: FileTree<'_>, blocks: &dyn Blocks) -> Result<Self> {
-        let delta = TreeDelta::collect(Changes::new(old, new)?)?;
+        let mut delta = TreeDelta::collect(Changes::new(old, new)?)?;
+        for (ino, inode) in &mut delta.inodes {
+            replaced::keep_differing(*ino, inode, (old, new), blocks)?;
+        }
         Writer::new(old, new, &delta).report(blocks)
     }
 

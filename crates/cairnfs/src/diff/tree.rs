@@ -252,6 +252,37 @@ impl<'a> FileTree<'a> {
         Extent::decode(key, value, self.geometry)
     }
 
+    /// The device blocks and checksums of a file's blocks from `first` on, one for each item of
+    /// `places`; `None` for one that reads as zeros. Returns whether the file is inline, and has none.
+    pub(super) fn places(
+        &self,
+        ino: u64,
+        first: u64,
+        places: &mut [Option<(u64, u32)>],
+    ) -> Result<bool> {
+        places.fill(None);
+        let inline = Key::new(ino, Kind::Inline, 0);
+        if self
+            .index
+            .get_with(&self.tree, &inline, |value| value.is_some())?
+        {
+            return Ok(true);
+        }
+        let from = first.saturating_sub(MAX_EXTENT_BLOCKS - 1);
+        let last = first.saturating_add(places.len() as u64);
+        self.items(ino, Kind::Extent, from, &mut |key, value| {
+            if key.kind != Kind::Extent || key.offset >= last {
+                return Ok(false);
+            }
+            let extent = self.extent(key, value)?;
+            for (place, block) in places.iter_mut().zip(first..) {
+                *place = extent.at(block).or(*place);
+            }
+            Ok(true)
+        })?;
+        Ok(false)
+    }
+
     /// Fills `buf` with the contents of a file, or the target of a symbolic link, from `offset` on.
     /// Holes, and bytes behind the end, are zeros.
     ///

@@ -25,8 +25,6 @@ pub struct ChangedInode {
     pub is_dir: bool,
     /// Whether its contents differ.
     pub contents: bool,
-    /// Whether its time of modification or change differs.
-    pub times: bool,
     /// Whether it has got an access control list.
     pub list_added: bool,
     /// Whether it has lost its access control list.
@@ -68,6 +66,23 @@ impl Succession {
         // An entry may have got another place in its directory.
         succession.entries.retain(|_, (old, new)| old != new);
         Ok(succession)
+    }
+
+    /// Whether both trees have the same files under the same names: only attributes of directories
+    /// differ.
+    pub fn keeps_files(&self) -> bool {
+        let mut inodes = self.inodes.values();
+        self.entries.is_empty() && inodes.all(|changed| changed.is_dir && !changed.is_gone)
+    }
+
+    /// Whether an inode is a regular file in the old tree.
+    ///
+    /// # Errors
+    /// A damaged volume, the device's failure.
+    pub fn is_file(&self, ino: u64) -> Result<bool> {
+        let inode = self.old.files(&self.fs).inode(ino)?;
+        let kind = inode.and_then(|inode| FileKind::from_mode(inode.mode.get()));
+        Ok(kind == Some(FileKind::File))
     }
 
     /// How an inode of the old tree that has a name there differs; `None` if it does not.
@@ -145,8 +160,6 @@ impl Succession {
         match new {
             None => changed.is_gone = true,
             Some(new) => {
-                let kept = old.mtime == new.mtime && old.ctime == new.ctime;
-                changed.times = !kept;
                 changed.contents = !changed.is_dir && old.size != new.size;
             }
         }

@@ -12,6 +12,7 @@ mod chains;
 mod made;
 mod merges;
 mod restored;
+mod rewritten;
 mod streams;
 mod tree;
 

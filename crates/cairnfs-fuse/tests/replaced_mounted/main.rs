@@ -9,186 +9,27 @@
     reason = "a test fails by panicking"
 )]
 
+mod programs;
+mod stand;
+
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, ErrorKind, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::{DirEntryExt, FileExt, MetadataExt, PermissionsExt};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use cairnfs::{Error, PublishOptions, Published, Volume};
-use cairnfs_fuse::adapter::Adapter;
-use cairnfs_fuse::ops::Ops;
+use cairnfs::{Error, PublishOptions, Volume};
+use cairnfs_fuse::Transport;
 use cairnfs_fuse::options::WriteMode;
 use cairnfs_fuse::sessions::NotAdded;
-use cairnfs_fuse::{MountOptions, Sessions, Transport, session};
 use rustix::fs::{FlockOperation, flock};
-use tempfile::TempDir;
+
+use crate::stand::{Mount, Shell, able, each_way, is_missing, is_refused, is_stale};
 
 const LARGE: usize = 1 << 20;
-
-/// Whether this machine can mount, over the wanted transport.
-fn able(transport: Transport) -> bool {
-    let required = std::env::var_os("CAIRNFS_REQUIRE_FUSE").is_some_and(|v| v == "1");
-    let device = File::options().read(true).write(true).open("/dev/fuse");
-    let can = rustix::process::geteuid().is_root() && device.is_ok();
-    assert!(can || !required, "root or /dev/fuse is missing");
-    let rings = "/sys/module/fuse/parameters/enable_uring";
-    can && (transport != Transport::Ring || fs::write(rings, "Y").is_ok())
-}
-
-/// Calls `test` with each way of mounting that this machine has.
-fn each_way(test: impl Fn(WriteMode, Transport)) {
-    for transport in [Transport::Dev, Transport::Ring] {
-        for write in [WriteMode::Through, WriteMode::Back] {
-            if able(transport) {
-                test(write, transport);
-            }
-        }
-    }
-}
-
-/// The branch `main` of a volume, mounted by this process.
-struct Mount {
-    volume: Volume,
-    sessions: Arc<Sessions>,
-    ops: Arc<Ops>,
-    folder: TempDir,
-}
-
-impl Mount {
-    fn new((write, transport): (WriteMode, Transport), fill: impl FnOnce(&Volume)) -> Self {
-        let main = Volume::in_memory(256 << 20).unwrap();
-        fill(&main);
-        let volume = main.branch("aside").unwrap();
-        drop(main);
-        let fs = volume.file_system().open_named("main").unwrap();
-        let tree = Some(u64::from(fs.root_id()));
-        let options = MountOptions {
-            threads: Some(2),
-            transport,
-            write,
-            ..MountOptions::default()
-        };
-        let ops = Arc::new(Ops::new(fs, Path::new("cairnfs-test"), write));
-        let adapter = Adapter::new(Arc::clone(&ops), &options);
-        let folder = tempfile::tempdir().unwrap();
-        let dir = folder.path().canonicalize().unwrap();
-        let sessions = Arc::<Sessions>::default();
-        let source = Path::new("cairnfs-test");
-        session::begin(&sessions, adapter, source, &dir, &options, tree).unwrap();
-        Self {
-            volume,
-            sessions,
-            ops,
-            folder,
-        }
-    }
-
-    fn at(&self, path: &str) -> PathBuf {
-        self.folder.path().join(path)
-    }
-
-    fn open(&self, path: &str) -> File {
-        let mut options = File::options();
-        options.read(true).write(true).open(self.at(path)).unwrap()
-    }
-
-    fn main(&self) -> Volume {
-        self.volume.open_branch("main").unwrap()
-    }
-
-    fn work(&self, name: &str) -> Volume {
-        self.sessions.fetch("main").unwrap();
-        self.main().branch(name).unwrap()
-    }
-
-    fn replacing<R>(&self, change: impl FnOnce() -> R) -> R {
-        self.sessions.fetch("main").unwrap();
-        let (result, followed) = self.sessions.replacing("main", change);
-        followed.unwrap();
-        result
-    }
-
-    fn publish(&self, work: Volume) -> Published {
-        let name = work.name().unwrap();
-        drop(work);
-        let options = PublishOptions::default();
-        let published = self.replacing(|| self.volume.publish(&name, &options));
-        published.unwrap()
-    }
-
-    fn restore(&self, reference: &str) -> String {
-        self.replacing(|| self.volume.restore(reference, "main", &[]).unwrap())
-    }
-
-    /// Makes the kernel forget what is not in use, until no node is bound to a replaced tree and none
-    /// has an id apart.
-    fn forget_all(&self) {
-        for _ in 0..200 {
-            fs::write("/proc/sys/vm/drop_caches", "2").unwrap();
-            if self.ops.bound_nodes() == 0 {
-                return;
-            }
-            thread::sleep(Duration::from_millis(20));
-        }
-        panic!("{} nodes are left", self.ops.bound_nodes());
-    }
-}
-
-impl Drop for Mount {
-    fn drop(&mut self) {
-        self.sessions.end_all();
-        let _ = self.sessions.wait();
-    }
-}
-
-/// A shell in a directory.
-struct Shell {
-    child: Child,
-    answers: BufReader<std::process::ChildStdout>,
-}
-
-impl Shell {
-    fn new(dir: &Path) -> Self {
-        let mut child = Command::new("sh")
-            .current_dir(dir)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::inherit())
-            .spawn()
-            .unwrap();
-        let answers = BufReader::new(child.stdout.take().unwrap());
-        Self { child, answers }
-    }
-
-    /// Runs a command that writes one line.
-    fn run(&mut self, command: &str) -> String {
-        let stdin = self.child.stdin.as_mut().unwrap();
-        writeln!(stdin, "{command}").unwrap();
-        let mut line = String::new();
-        self.answers.read_line(&mut line).unwrap();
-        line.trim_end().to_owned()
-    }
-}
-
-impl Drop for Shell {
-    fn drop(&mut self) {
-        drop(self.child.stdin.take());
-        self.child.wait().unwrap();
-    }
-}
-
-fn is_missing(path: &Path) -> bool {
-    fs::metadata(path).is_err_and(|error| error.kind() == ErrorKind::NotFound)
-}
-
-fn is_stale<T>(result: std::io::Result<T>) -> bool {
-    result.is_err_and(|error| error.raw_os_error() == Some(libc::ESTALE))
-}
 
 fn fill(main: &Volume) {
     main.create_dir("d").unwrap();
@@ -202,7 +43,7 @@ fn fill(main: &Volume) {
 }
 
 #[test]
-fn shell_and_open_files_go_on_through_publish_and_restore() {
+fn shell_goes_on_and_open_files_are_read_through_publish_and_restore() {
     each_way(|write, transport| {
         let mount = Mount::new((write, transport), |main| {
             fill(main);
@@ -259,7 +100,7 @@ fn shell_and_open_files_go_on_through_publish_and_restore() {
         let mut value = [0; 8];
         let len = rustix::fs::getxattr(mount.at("d/mode"), "user.a", &mut value).unwrap();
         assert_eq!(&value[..len], b"2");
-        // Working directories, and a file that is open and locked.
+        // Working directories.
         assert_eq!(shell.run("echo $(ls)"), "added changed mode new name same");
         assert_eq!(
             shell.run("echo from the shell > made && cat made"),
@@ -272,10 +113,16 @@ fn shell_and_open_files_go_on_through_publish_and_restore() {
             below.run("readlink /proc/self/cwd"),
             d_new.canonicalize().unwrap().to_str().unwrap()
         );
-        same.write_all_at(b"written", 0).unwrap();
-        same.sync_all().unwrap();
+        // A file that is equal in both trees, open and locked: by its name it is another one.
+        let mut before = vec![0; LARGE];
+        same.read_exact_at(&mut before, 0).unwrap();
+        assert!(before.iter().all(|byte| *byte == b's'));
+        let lost = same.write_all_at(b"lost", 0);
+        assert!(is_refused(lost.and_then(|()| same.sync_all())));
         let again = mount.open("d/same");
-        assert!(flock(&again, FlockOperation::NonBlockingLockExclusive).is_err());
+        flock(&again, FlockOperation::NonBlockingLockExclusive).unwrap();
+        again.write_all_at(b"written", 0).unwrap();
+        again.sync_all().unwrap();
         let mut found = [0; 9];
         again.read_exact_at(&mut found, 0).unwrap();
         assert_eq!(&found, b"writtenss");
@@ -305,7 +152,6 @@ fn shell_and_open_files_go_on_through_publish_and_restore() {
     });
 }
 
-/// A mapping has pages of one state only, also those that are read after the switch.
 /// As after a rename over it. Programs compare both numbers to see whether their file has moved: a
 /// database that does not see it would write a journal for a file that is not its own.
 #[test]
@@ -313,6 +159,7 @@ fn open_file_and_the_one_in_its_place_are_two() {
     each_way(|write, transport| {
         let mount = Mount::new((write, transport), fill);
         let (changed, removed) = (mount.open("d/changed"), mount.open("d/removed"));
+        let same = mount.open("d/same");
         let number = changed.metadata().unwrap().ino();
         let work = mount.work("work");
         work.write("d/changed", "other").unwrap();
@@ -323,12 +170,17 @@ fn open_file_and_the_one_in_its_place_are_two() {
         assert_eq!(now.nlink(), 1);
         let (old, gone) = (changed.metadata().unwrap(), removed.metadata().unwrap());
         assert_eq!((old.ino(), old.nlink(), gone.nlink()), (number, 0, 0));
+        let equal = fs::metadata(mount.at("d/same")).unwrap();
+        let open = same.metadata().unwrap();
+        assert_ne!(equal.ino(), open.ino());
+        assert_eq!((equal.nlink(), open.nlink()), (1, 0));
         let mut entries = fs::read_dir(mount.at("d")).unwrap().map(Result::unwrap);
         let listed = entries.find(|entry| entry.file_name() == "changed");
         assert_eq!(listed.unwrap().ino(), now.ino());
     });
 }
 
+/// A mapping has pages of one state only, also those that are read after the switch.
 #[test]
 fn mapped_pages_are_of_one_state() {
     if !able(Transport::Dev) {
@@ -360,9 +212,9 @@ print(m[:] == b'a' * len(m), flush=True)
 }
 
 /// Publishes that merge and restores of paths, while a program writes to a file that they do not
-/// change, and others look at names that come and go.
+/// change: it is told, opens the file again, and what it was told to be durable is in the new state.
 #[test]
-fn writer_of_an_unchanged_file_sees_no_error() {
+fn writer_opens_its_file_again_and_loses_nothing() {
     each_way(|write, transport| {
         let mount = Mount::new((write, transport), |main| {
             fill(main);
@@ -372,15 +224,25 @@ fn writer_of_an_unchanged_file_sees_no_error() {
         let (stop, rounds) = (AtomicBool::new(false), AtomicU64::new(0));
         thread::scope(|scope| {
             let writer = scope.spawn(|| {
-                let file = mount.open("d/same");
+                let mut file = mount.open("d/same");
                 while !stop.load(Ordering::Relaxed) {
                     let round = rounds.fetch_add(1, Ordering::Relaxed);
-                    file.write_all_at(&round.to_le_bytes(), 0).unwrap();
-                    file.sync_all().unwrap();
+                    let write = |file: &File| {
+                        file.write_all_at(&round.to_le_bytes(), 0)?;
+                        file.sync_all()
+                    };
+                    while let Err(error) = write(&file) {
+                        assert!(is_refused(Err(error)));
+                        file = mount.open("d/same");
+                    }
                     let mut back = [0; 8];
-                    file.read_exact_at(&mut back, 0).unwrap();
+                    let now = mount.open("d/same");
+                    now.read_exact_at(&mut back, 0).unwrap();
                     assert_eq!(u64::from_le_bytes(back), round);
-                    fs::write(mount.at("made"), back).unwrap();
+                    // It may be replaced between the open and the write.
+                    while let Err(error) = fs::write(mount.at("made"), back) {
+                        assert!(is_refused(Err(error)));
+                    }
                     fs::remove_file(mount.at("made")).unwrap();
                     // A branch that changes without pause is not published.
                     thread::sleep(Duration::from_millis(2));
@@ -477,6 +339,8 @@ fn data_that_has_not_arrived_is_part_of_the_base() {
         assert!(mount.publish(work).merged, "{write:?}, {transport:?}");
         assert_eq!(mount.main().read("d/same").unwrap()[..5], *b"ourss");
         assert_eq!(fs::read(mount.at("d/changed")).unwrap(), b"theirs");
+        drop(file);
+        let file = mount.open("d/same");
         file.write_all_at(b"more", 0).unwrap();
         file.sync_all().unwrap();
 
