@@ -50,11 +50,19 @@ fn place(error: &Error) -> usize {
         Error::Unsettled(_) => 41,
         Error::NoSpaceForStream { .. } => 42,
         Error::GaveWay => 43,
+        Error::Conflicts(_) => 44,
     }
 }
 
 fn denied() -> Arc<io::Error> {
     Arc::new(io::Error::from_raw_os_error(libc::EACCES))
+}
+
+fn in_use() -> InUse {
+    InUse {
+        path: "disk.img".into(),
+        by_this_process: false,
+    }
 }
 
 fn failed() -> Error {
@@ -66,7 +74,7 @@ fn failed() -> Error {
     }
 }
 
-fn every_variant() -> [Error; 44] {
+fn every_variant() -> [Error; 45] {
     [
         Error::NotFound,
         Error::Exists,
@@ -89,7 +97,7 @@ fn every_variant() -> [Error; 44] {
         Error::ReadOnly,
         Error::Busy("why"),
         Error::NotUtf8,
-        Error::InUse("disk.img".into()),
+        Error::InUse(in_use()),
         Error::NotAVolume("why".into()),
         Error::Incompatible("why".into()),
         Error::CutOff {
@@ -135,6 +143,11 @@ fn every_variant() -> [Error; 44] {
         Error::Unsettled("main".into()),
         Error::NoSpaceForStream { ino: 17 },
         Error::GaveWay,
+        Error::Conflicts(vec![Conflict {
+            path: b"a/b".to_vec(),
+            kind: ConflictKind::Contents,
+            inodes: vec![7],
+        }]),
     ]
 }
 
