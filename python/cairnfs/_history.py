@@ -84,7 +84,10 @@ class Published(NamedTuple):
     kept: str | None
     """The snapshot of the state before; None of a dry run."""
     merged: bool
-    """Whether the base had changed since the branch began."""
+    """Whether the base had changed since the branch began, so that changes were merged.
+
+    Of a dry run, whether they would be; False if there are conflicts.
+    """
     conflicts: list[Conflict]
     """Of a dry run, what would have to be decided."""
 

@@ -46,6 +46,13 @@ class Volume(History):
 
     # A branch keeps the volume that it was opened from.
     _parent: Volume | None = None
+    # The name by which it was opened, and the file of its volume, also once it is closed.
+    _branch: str | None = None
+    _file: str | bytes | None = None
+
+    @property
+    def _place(self) -> str | bytes | None:
+        return self._file if self.name is None else self.name
 
     def __init__(self, *_args: object, **_options: object) -> None:
         _open_volumes.add(self)
@@ -67,8 +74,11 @@ class Volume(History):
         self.close()
 
     def __repr__(self) -> str:
+        place = "in memory" if self._place is None else repr(self._place)
+        branch = self._branch if self.closed else self.branch_name or self._branch
+        shown = "" if branch in (None, "main") else f" branch={branch!r}"
         state = " closed" if self.closed else ""
-        return f"<cairnfs.Volume {self.name!r}{state}>"
+        return f"<cairnfs.Volume {place}{shown}{state}>"
 
     def __reduce__(self) -> Any:
         raise TypeError("cannot pickle an open volume; open it by its path")
@@ -92,6 +102,8 @@ class Volume(History):
             raise TypeError(f"the name of a branch should be str, not {type(name).__name__}")
         branch = type(self)(None, branch=name, _branch_of=self, _make=make)
         branch._parent = self
+        branch._branch = name
+        branch._file = self._place
         return branch
 
     def close(self) -> None:

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use cairnfs::{FileChange, PublishOptions, RootInfo, Status};
+use cairnfs::{Error, FileChange, PublishOptions, RootInfo, Status};
 use pyo3::prelude::*;
 use pyo3::types::PyBool;
 
@@ -146,7 +146,14 @@ pub fn publish<'py>(
         theirs: paths(&theirs),
         dry_run,
     };
-    let published = volume.whole(py, |volume| volume.publish(branch, &options))?;
+    // The caller raises them, as an exception that has all of them.
+    let published = volume.whole(py, |volume| match volume.publish(branch, &options) {
+        Err(Error::Conflicts(conflicts)) => Ok(cairnfs::Published {
+            conflicts,
+            ..cairnfs::Published::default()
+        }),
+        done => done,
+    })?;
     let show = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let conflicts = published.conflicts.iter().map(|conflict| {
         let path = name_object(py, &conflict.path, false)?;

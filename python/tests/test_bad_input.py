@@ -449,6 +449,13 @@ def test_second_process_gets_a_clear_error(image: Path) -> None:
     assert "in use by another process: unmount it or close it there first" in message
 
 
+def test_second_opening_in_one_process_says_so(image: Path) -> None:
+    with Volume(image):
+        with pytest.raises(OSError, match="is open in this process already") as error:
+            Volume(image)
+    assert (error.value.errno, error.value.filename) == (errno.EBUSY, str(image))
+
+
 LEFT_OPEN = """
 import sys, cairnfs
 volume = cairnfs.Volume(sys.argv[1], durability_interval=None)

@@ -199,6 +199,14 @@ def test_volume_says_what_it_is(tmp_path: Path) -> None:
         assert (info["label"], info["size"]) == ("photos", 64 << 20)
         assert volume.name == str(path)
         assert repr(volume) == f"<cairnfs.Volume {str(path)!r}>"
+        trial = volume.branch("trial")
+        assert repr(trial) == f"<cairnfs.Volume {str(path)!r} branch='trial'>"
+        trial.close()
+        assert repr(trial) == f"<cairnfs.Volume {str(path)!r} branch='trial' closed>"
+        with Volume.in_memory(64 << 20) as other:
+            assert repr(other) == "<cairnfs.Volume in memory>"
+            with other.branch("trial") as trial:
+                assert repr(trial) == "<cairnfs.Volume in memory branch='trial'>"
         assert volume.statvfs().f_bsize == 4096
         assert volume.disk_usage().total <= 64 << 20
         assert volume.trim() >= 0

@@ -82,7 +82,7 @@ def test_conflicts_are_raised_and_a_side_can_be_taken(volume: Volume) -> None:
         trial.write_many({"f": b"theirs", "h": b"new"})
     volume.write_many({"f": b"ours", "g": b"ours"})
     dry = volume.publish("trial", dry_run=True)
-    assert dry.kept is None and dry.merged
+    assert dry.kept is None and not dry.merged
     assert cairnfs.Conflict("f", "both changed the contents") in dry.conflicts
     with pytest.raises(cairnfs.ConflictError, match="both changed the contents") as error:
         volume.publish("trial")

@@ -196,7 +196,8 @@ struct cairnfs_publish_options {
 struct cairnfs_published {
   // sizeof (struct cairnfs_published).
   uint32_t struct_size;
-  // 1 if the base had changed since the branch began, so that changes were merged; else 0.
+  // 1 if the base had changed since the branch began, so that changes were merged, or would be by a
+  // dry run; else 0, also if there are conflicts.
   uint32_t merged;
   // Number of conflicts; if there are any, nothing was changed.
   uint64_t conflicts;
@@ -655,7 +656,7 @@ int cairnfs_utimens(cairnfs_volume volume,
 int cairnfs_futimens(cairnfs_file file, const struct cairnfs_timespec *times);
 
 // Opens the volume in a file or block device of the host, or creates it. The options may be null.
-// EBUSY if another process has it open.
+// EBUSY if another process, or this one, has it open.
 int cairnfs_open_volume(const char *path,
                         const struct cairnfs_volume_options *options,
                         cairnfs_volume *volume);

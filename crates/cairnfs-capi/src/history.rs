@@ -8,7 +8,7 @@ use std::io::{BufReader, BufWriter};
 use std::time::{Duration, Instant};
 
 use cairnfs::format::root::MAIN_NAME;
-use cairnfs::{Conflict, PublishOptions};
+use cairnfs::{Error, PublishOptions, Published};
 
 use crate::boundary::{self, Place, call};
 use crate::error::{Failure, Outcome};
@@ -61,23 +61,6 @@ unsafe fn options_of(pointer: *const cairnfs_publish_options) -> Outcome<Publish
     }
 }
 
-/// The failure of a publish that has changed nothing, because of conflicts.
-fn in_conflict(conflicts: &[Conflict]) -> Failure {
-    let first = conflicts.first().map(|first| {
-        let path = String::from_utf8_lossy(&first.path);
-        format!("; the first at {path}: {}", report::why(first))
-    });
-    let message = format!(
-        "nothing was published because of conflicts: {}{}",
-        conflicts.len(),
-        first.unwrap_or_default()
-    );
-    Failure {
-        errno: libc::ECANCELED,
-        message: message.into(),
-    }
-}
-
 /// Makes the files of a branch those of main, or of the branch in the options, in one atomic step. The
 /// branch is gone then, and the state before is kept as a snapshot, whose name is in *published. If
 /// both sides changed, the changes are merged by files. ECANCELED if that meets conflicts: nothing was
@@ -99,7 +82,20 @@ pub unsafe extern "C" fn cairnfs_publish(
         let place = Place::new(conflicts).ok();
         let volume = handles::volume(volume)?;
         let options = options_of(options)?;
-        let done = volume.volume.publish(boundary::text(branch)?, &options)?;
+        let (done, failure) = match volume.volume.publish(boundary::text(branch)?, &options) {
+            Err(error @ Error::Conflicts(_)) => {
+                let failure = Err(error.clone().into());
+                let Error::Conflicts(conflicts) = error else {
+                    return failure;
+                };
+                let done = Published {
+                    conflicts,
+                    ..Published::default()
+                };
+                (done, failure)
+            }
+            done => (done?, Ok(())),
+        };
         let (kept, kept_len) = name_of(done.kept.as_deref().unwrap_or_default().as_bytes());
         out.put(&cairnfs_published {
             struct_size: 0,
@@ -109,10 +105,6 @@ pub unsafe extern "C" fn cairnfs_publish(
             reserved: 0,
             kept,
         });
-        let failure = match done.conflicts[..] {
-            [_, ..] if !options.dry_run => Err(in_conflict(&done.conflicts)),
-            _ => Ok(()),
-        };
         if let Some(place) = place {
             place.put(match done.conflicts.is_empty() {
                 true => 0,

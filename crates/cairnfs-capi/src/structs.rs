@@ -179,7 +179,8 @@ pub struct cairnfs_publish_options {
 pub struct cairnfs_published {
     /// sizeof (struct cairnfs_published).
     pub struct_size: u32,
-    /// 1 if the base had changed since the branch began, so that changes were merged; else 0.
+    /// 1 if the base had changed since the branch began, so that changes were merged, or would be by a
+    /// dry run; else 0, also if there are conflicts.
     pub merged: u32,
     /// Number of conflicts; if there are any, nothing was changed.
     pub conflicts: u64,

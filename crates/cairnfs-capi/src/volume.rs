@@ -87,7 +87,7 @@ fn open(path: Option<&Path>, options: &VolumeOptions, flags: u32) -> Outcome<Vol
 }
 
 /// Opens the volume in a file or block device of the host, or creates it. The options may be null.
-/// EBUSY if another process has it open.
+/// EBUSY if another process, or this one, has it open.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cairnfs_open_volume(
     path: *const c_char,

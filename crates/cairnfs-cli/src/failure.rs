@@ -75,7 +75,10 @@ impl Failure {
         let failure = match why {
             // The texts of these errors name the volume, which `what` already does.
             cairnfs::Error::Open { source, .. } => Failure::new(what, io_text(source)),
-            cairnfs::Error::InUse(_) => Failure::new(what, "is in use by another process"),
+            cairnfs::Error::InUse(by) if !by.by_this_process => {
+                Failure::new(what, "is in use by another process")
+            }
+            cairnfs::Error::InUse(_) => Failure::new(what, "is open in this process already"),
             cairnfs::Error::Attached { device, .. } => Failure::new(
                 what,
                 format_args!("is attached to {device}, which is in use"),
@@ -302,7 +305,13 @@ mod tests {
         let f = Failure::engine("disk.img", &cairnfs::Error::NoSpace);
         assert_eq!(f.to_string(), "disk.img: no space left");
         assert!(f.next_step().is_some());
-        let used = Failure::engine("disk.img", &cairnfs::Error::InUse("disk.img".into()));
+        let used = Failure::engine(
+            "disk.img",
+            &cairnfs::Error::InUse(cairnfs::InUse {
+                path: "disk.img".into(),
+                by_this_process: false,
+            }),
+        );
         assert_eq!(used.to_string(), "disk.img: is in use by another process");
         assert_eq!(f.exit_code(), 1);
     }

@@ -149,6 +149,32 @@ impl<'a> Roots<'a> {
         Ok(root)
     }
 
+    /// Calls `once`, which finds and uses these references; again and again as long as it fails and one of
+    /// them leads elsewhere than before: a publish, a restore, a renaming or a drop beside it has moved
+    /// that. What it does is done wholly or not at all, so nothing is done twice.
+    ///
+    /// # Errors
+    /// Those of `once`.
+    pub fn with<T, E>(
+        &self,
+        references: &[&str],
+        mut once: impl FnMut() -> Result<T, E>,
+    ) -> Result<T, E> {
+        let meant = || -> Vec<_> {
+            let found = references.iter().map(|reference| self.find(reference).ok());
+            found
+                .map(|root| root.map(|root| (root.id, root.writable, root.name)))
+                .collect()
+        };
+        loop {
+            let before = meant();
+            match once() {
+                Err(_) if meant() != before => {}
+                done => return done,
+            }
+        }
+    }
+
     /// Has what programs have written to all branches arrive; tells of those whose mount cannot be asked
     /// for it, which must not keep the others from what the caller does.
     pub fn fetch_all(&self) {
@@ -175,16 +201,6 @@ impl<'a> Roots<'a> {
             ));
         }
         Ok(())
-    }
-
-    /// Opens a branch or snapshot.
-    ///
-    /// # Errors
-    /// It cannot be opened.
-    pub fn open_root(&self, root: &RootInfo) -> Result<cairnfs::Volume, Failure> {
-        let name = name_of(root);
-        let opened = self.library.open_branch(name);
-        opened.map_err(|e| root_failure(&self.path, name, &e))
     }
 
     /// Fails if a branch is mounted: it cannot be taken away from those who use it.
@@ -309,7 +325,8 @@ pub struct NewRoot {
 }
 
 impl NewRoot {
-    /// Makes it of the root of the reference `from`, by `make`, which gets the name.
+    /// Makes it of the root of the reference `from`, by `make`, which gets the name of that root and the
+    /// new one.
     ///
     /// # Errors
     /// There is no such root, or nothing can be made of it.
@@ -317,11 +334,13 @@ impl NewRoot {
         &self,
         roots: &Roots<'_>,
         from: &str,
-        make: impl FnOnce(cairnfs::Volume, &str) -> cairnfs::Result<()>,
+        make: impl Fn(&cairnfs::Volume, &str, &str) -> cairnfs::Result<RootInfo>,
     ) -> Result<u8, AnyError> {
-        let from = roots.open_root(&roots.find_whole(from)?)?;
-        let made = make(from, &self.name).and_then(|()| roots.volume().find_root(&self.name));
-        let made = made.map_err(|e| change_failure(roots.path(), &self.name, &e))?;
+        let made = roots.with(&[from], || {
+            let from = roots.find_whole(from)?;
+            let made = make(roots.volume(), name_of(&from), &self.name);
+            made.map_err(|e| change_failure(roots.path(), &self.name, &e))
+        })?;
         let line = format!("Made the {} {}", kind(&made), show_name(&made));
         self.telling
             .tell(roots.stage(), &JsonRoot::from(&made), &[line])?;

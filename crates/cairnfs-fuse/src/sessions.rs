@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use cairnfs::RootInfo;
 use cairnfs_transport::session::Traffic;
 use cairnfs_transport::{Config, Notifier, Quiet, Server, Session};
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -484,13 +485,16 @@ impl Sessions {
         Some(live.mounted.dir().to_path_buf())
     }
 
-    /// The number of the tree that the mount with this device number shows, if it may have one mount
-    /// only.
-    pub fn tree_of(&self, device: &str) -> Option<u64> {
-        let state = self.state.lock();
-        let mut live = state.live.iter();
-        live.find(|live| live.mounted.device() == Some(device))?
-            .sole
+    /// What the list of roots says about the tree that the mount with this device number shows. While
+    /// that is being replaced, it is what it said before: what the name leads to is mounted soon.
+    pub fn shown_by(&self, device: &str) -> Option<RootInfo> {
+        let ops = {
+            let state = self.state.lock();
+            let mut live = state.live.iter();
+            let live = live.find(|live| live.mounted.device() == Some(device))?;
+            live.replaceable.clone()?
+        };
+        ops.shown()
     }
 
     /// Whether the mount with this device number is one of these.

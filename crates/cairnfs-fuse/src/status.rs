@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::UNIX_EPOCH;
 
-use cairnfs::Error;
 use cairnfs::device::Fault;
 use cairnfs::fs::FileSystem;
+use cairnfs::{Error, RootInfo};
 use serde::{Deserialize, Serialize};
 
 use crate::messages::Messages;
@@ -222,7 +222,7 @@ impl Status {
                 path: file.path.map(|p| p.to_string_lossy().into_owned()),
                 displaced: file.displaced,
             }),
-            tree: tree(fs),
+            tree: fs.root_info().and_then(tree),
             errors: errors.map(|(kind, n)| (kind.to_owned(), n)).collect(),
             last_error: faults.last.map(last_error),
             messages: messages.counts(),
@@ -230,6 +230,13 @@ impl Status {
             backup: None,
             counters: counters.map(|(name, n)| (name.to_owned(), n)).collect(),
         }
+    }
+
+    /// The same of a mount that shows this root.
+    #[must_use]
+    pub fn showing(self, root: Option<RootInfo>) -> Self {
+        let tree = root.and_then(tree);
+        Self { tree, ..self }
     }
 
     /// Returns the value of the named counter, or 0 if the daemon does not report it.
@@ -270,8 +277,7 @@ fn stopped(volume: &str, reason: &str, next_step: &str) -> String {
     )
 }
 
-fn tree(fs: &FileSystem) -> Option<Tree> {
-    let root = fs.root_info()?;
+fn tree(root: RootInfo) -> Option<Tree> {
     Some(Tree {
         name: root.name?,
         is_snapshot: !root.writable,

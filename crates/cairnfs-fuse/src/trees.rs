@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use cairnfs::device::waiting;
 use cairnfs::fs::FileSystem;
-use cairnfs::types::Attr;
+use cairnfs::types::{Attr, RootInfo};
 use parking_lot::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::convert::Refusal;
@@ -99,19 +99,27 @@ pub(crate) struct Trees {
 #[derive(Default)]
 struct Turn {
     one: Mutex<()>,
-    under_way: Mutex<bool>,
+    under_way: Mutex<Option<UnderWay>>,
     ended: Condvar,
+}
+
+#[derive(Clone)]
+struct UnderWay {
+    /// The name of the branch that was mounted when it began.
+    branch: Option<String>,
 }
 
 /// A replacement that is under way.
 pub(crate) struct Replacement<'a> {
     turn: &'a Turn,
+    /// The name of the branch that was mounted when it began.
+    pub branch: Option<String>,
     _one: MutexGuard<'a, ()>,
 }
 
 impl Drop for Replacement<'_> {
     fn drop(&mut self) {
-        *self.turn.under_way.lock() = false;
+        *self.turn.under_way.lock() = None;
         self.turn.ended.notify_all();
     }
 }
@@ -246,10 +254,40 @@ impl Trees {
     /// refuses because it was replaced wait for its end.
     pub fn begin(&self) -> Replacement<'_> {
         let one = self.turn.one.lock();
-        *self.turn.under_way.lock() = true;
+        let branch = self.shown().filter(|root| root.writable);
+        let branch = branch.and_then(|root| root.name);
+        *self.turn.under_way.lock() = Some(UnderWay {
+            branch: branch.clone(),
+        });
         Replacement {
             turn: &self.turn,
+            branch,
             _one: one,
+        }
+    }
+
+    /// What the list of roots says about the mounted tree. While it is being replaced, and its root has
+    /// another name already, that is what it said before: a branch of this name is what will be mounted.
+    pub fn shown(&self) -> Option<RootInfo> {
+        loop {
+            let mounted = self.mounted();
+            let root = mounted.root_info()?;
+            // Decided after the look at the list, so that it was the branch then, too.
+            if !mounted.is_replaced() {
+                return Some(root);
+            }
+            let under_way = self.turn.under_way.lock().clone();
+            if let Some(UnderWay { branch }) = under_way {
+                return Some(RootInfo {
+                    writable: branch.is_some(),
+                    name: branch.or(root.name),
+                    ..root
+                });
+            }
+            // It could not be followed, or another tree is mounted by now.
+            if Arc::ptr_eq(&mounted, &self.mounted()) {
+                return Some(root);
+            }
         }
     }
 
@@ -263,10 +301,10 @@ impl Trees {
             return Ok(false);
         }
         let mut under_way = self.turn.under_way.lock();
-        if *under_way {
+        if under_way.is_some() {
             waiting::before()?;
         }
-        while *under_way {
+        while under_way.is_some() {
             self.turn.ended.wait(&mut under_way);
         }
         drop(under_way);

@@ -4,11 +4,17 @@
 //! use it; it uses nothing of the crate itself. A conversion and back is lossless: errno, kind,
 //! path and source of the error stay the same.
 
+mod conflicts;
+
+pub use conflicts::{Conflict, ConflictKind, Side};
+
 use std::fmt;
 use std::io;
 use std::mem::discriminant;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+use self::conflicts::First;
 
 /// The result of every fallible call of the library.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -50,6 +56,31 @@ impl fmt::Display for Corruption {
             "{} at block {}: expected {}, found {}",
             self.what, self.block, self.expected, self.found
         )
+    }
+}
+
+/// A volume that cannot be opened because it is open.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InUse {
+    /// The volume's path.
+    pub path: String,
+    /// Whether this process has it open, as far as that is known; else another one has.
+    pub by_this_process: bool,
+}
+
+impl fmt::Display for InUse {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let path = &self.path;
+        match self.by_this_process {
+            true => write!(
+                f,
+                "{path} is open in this process already: use it there, or close it there first"
+            ),
+            false => write!(
+                f,
+                "{path} is in use by another process: unmount it or close it there first"
+            ),
+        }
     }
 }
 
@@ -174,6 +205,11 @@ pub enum Error {
     /// The root, `.` and `..` can be neither renamed nor removed.
     #[error("resource busy: {0}")]
     Busy(&'static str),
+    /// Both a branch and its base have changed the same since they parted, and nothing was published:
+    /// all conflicts, sorted by path. Choose a side for each with
+    /// [`PublishOptions`](crate::PublishOptions).
+    #[error("nothing was published because of conflicts: {}", First(.0))]
+    Conflicts(Vec<Conflict>),
     /// A branch was changed during each attempt to replace it.
     #[error("{0} is being written to without pause: stop the writers, then try again")]
     Unsettled(String),
@@ -184,9 +220,9 @@ pub enum Error {
     /// The contents of a file read as text are not UTF-8.
     #[error("file contents are not valid UTF-8")]
     NotUtf8,
-    /// Another process has the volume open.
-    #[error("volume {0} is in use by another process: unmount it or close it there first")]
-    InUse(String),
+    /// Another process has the volume open, or this one has it open already.
+    #[error("volume {0}")]
+    InUse(InUse),
     /// A loop device that is attached to the file is mounted or otherwise in use.
     #[error(
         "{path} is attached to {device}, which is in use: unmount it, and detach it with `losetup -d \
@@ -348,6 +384,7 @@ impl Error {
             Error::InUse(_) | Error::Attached { .. } | Error::Busy(_) | Error::Unsettled(_) => {
                 libc::EBUSY
             }
+            Error::Conflicts(_) => libc::ECANCELED,
             Error::WouldWait => libc::EAGAIN,
             Error::NotUtf8 => libc::EILSEQ,
             Error::Incompatible(_) => libc::EOPNOTSUPP,

@@ -119,7 +119,7 @@ pub use diff::{
     AttributeChange, FileChange, FilePath, Patches, Report, Status, Summary, XattrChange,
 };
 #[doc(inline)]
-pub use error::{Corruption, Error, Result};
+pub use error::{Conflict, ConflictKind, Corruption, Error, InUse, Result, Side};
 pub use fs::Sequence;
 #[doc(hidden)]
 pub use history::{ChangedInode, Succession};
@@ -127,8 +127,6 @@ pub use history::{ChangedInode, Succession};
 pub use history::{Diff, PublishOptions, Published};
 #[doc(hidden)]
 pub use mechanism::Mechanism;
-#[doc(inline)]
-pub use publish::{Conflict, ConflictKind, Side};
 #[cfg(all(feature = "sections", not(shuttle)))]
 #[doc(hidden)]
 pub use sync::sections;

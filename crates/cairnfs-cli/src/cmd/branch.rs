@@ -35,7 +35,6 @@ pub struct Args {
 
 /// Performs the command.
 pub fn perform(args: &Args, roots: &Roots<'_>) -> Result<u8, AnyError> {
-    let make = |from: Volume, name: &str| from.branch(name).map(drop);
     let from = args.from.as_deref().unwrap_or(roots.branch());
-    args.new.make(roots, from, make)
+    args.new.make(roots, from, Volume::branch_of)
 }

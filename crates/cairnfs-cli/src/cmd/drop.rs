@@ -137,13 +137,16 @@ fn drop_one(
     reference: &str,
     shared_with: &mut Vec<String>,
 ) -> Result<(), Failure> {
-    let root = roots.find(reference)?;
-    let list = roots.volume().roots();
-    let dropped = roots.volume().drop_root(name_of(&root));
-    dropped.map_err(|e| {
-        let mounted = matches!(e, Error::Busy(_)).then(|| roots.check_unmounted(&root));
-        let mounted = mounted.and_then(Result::err);
-        mounted.unwrap_or_else(|| root_failure(roots.path(), reference, &e))
+    let (root, list) = roots.with(&[reference], || {
+        let root = roots.find(reference)?;
+        let list = roots.volume().roots();
+        let dropped = roots.volume().drop_root(name_of(&root));
+        dropped.map_err(|e| {
+            let mounted = matches!(e, Error::Busy(_)).then(|| roots.check_unmounted(&root));
+            let mounted = mounted.and_then(Result::err);
+            mounted.unwrap_or_else(|| root_failure(roots.path(), reference, &e))
+        })?;
+        Ok::<_, Failure>((root, list))
     })?;
     shared_with.retain(|name| name != name_of(&root));
     for name in relatives(&root, &list) {

@@ -67,6 +67,7 @@ pub struct Args {
 #[derive(Serialize)]
 struct Json {
     published: bool,
+    /// Whether changes of both were merged, or with `--dry-run` would be.
     merged: bool,
     /// The snapshot of the state before.
     kept: Option<String>,
@@ -82,6 +83,13 @@ struct JsonConflict {
 
 /// Performs the command.
 pub fn perform(args: &Args, roots: &Roots<'_>) -> Result<u8, AnyError> {
+    let published = roots.with(&[&args.branch, &args.onto], || publish(args, roots))?;
+    tell(args, roots.stage(), &published)?;
+    Ok(u8::from(!published.conflicts.is_empty()))
+}
+
+/// Publishes; conflicts are in the result, as they are of a dry run.
+fn publish(args: &Args, roots: &Roots<'_>) -> Result<Published, Failure> {
     let branch = roots.find(&args.branch)?;
     roots.check_unmounted(&branch)?;
     let base = roots.find_whole(&args.onto)?;
@@ -96,7 +104,14 @@ pub fn perform(args: &Args, roots: &Roots<'_>) -> Result<u8, AnyError> {
         true => publish(),
         false => roots.replacing(&base, publish),
     };
-    let published = published.map_err(|e| match &e {
+    let published = match published {
+        Err(Error::Conflicts(conflicts)) => Ok(Published {
+            conflicts,
+            ..Published::default()
+        }),
+        done => done,
+    };
+    published.map_err(|e| match &e {
         Error::At { source, .. } if matches!(**source, Error::NotFound) => {
             let (branch, onto) = (&args.branch, &args.onto);
             Failure::new(
@@ -111,9 +126,7 @@ pub fn perform(args: &Args, roots: &Roots<'_>) -> Result<u8, AnyError> {
             };
             root_failure(&args.volume, named, other)
         }
-    })?;
-    tell(args, roots.stage(), &published)?;
-    Ok(u8::from(!published.conflicts.is_empty()))
+    })
 }
 
 fn tell(args: &Args, stage: &Stage, published: &Published) -> Result<(), AnyError> {

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::failure::{AnyError, Explain, Failure, io_text, shown};
 use crate::output::Progress;
 use crate::raw_path;
-use crate::reference::{change_failure, root_failure};
+use crate::reference::change_failure;
 use crate::roots::{JsonRoot, Roots, Telling, show_name};
 use crate::stage::Stage;
 use crate::tree::CHUNK;
@@ -87,16 +87,14 @@ pub fn perform(args: &Args, roots: &Roots<'_>) -> Result<u8, AnyError> {
         progress: &progress,
     };
     let input = BufReader::with_capacity(CHUNK, input);
-    let received = roots.volume().receive(input, args.name.as_deref());
-    let name = received.map_err(|e| match (&e, &args.name) {
+    let received = roots.volume().receive_root(input, args.name.as_deref());
+    let root = received.map_err(|e| match (&e, &args.name) {
         (Error::Other(source), _) => Failure::new(&from, io_text(source)),
         (Error::Stream(_) | Error::NoBase { .. }, _) => Failure::new(&from, &e),
         (Error::NoSpaceForStream { .. }, _) | (_, None) => Failure::engine(shown(&args.volume), &e),
         (_, Some(name)) => change_failure(&args.volume, name, &e),
     })?;
     drop(progress);
-    let root = roots.volume().find_root(&name);
-    let root = root.map_err(|e| root_failure(&args.volume, &name, &e))?;
     let line = format!("Received the snapshot {}", show_name(&root));
     args.telling.tell(stage, &JsonRoot::from(&root), &[line])?;
     Ok(0)

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use cairnfs::Error;
+use cairnfs::{Error, RootInfo};
 use serde::{Deserialize, Serialize};
 
 use crate::failure::AnyError;
@@ -38,15 +38,21 @@ pub struct Args {
 
 /// Performs the command.
 pub fn perform(args: &Args, roots: &Roots<'_>) -> Result<u8, AnyError> {
-    let old = roots.find(&args.reference)?;
-    let renamed = roots.volume().rename_root(name_of(&old), &args.name);
-    let new = renamed
-        .and_then(|()| roots.volume().find_root(&args.name))
-        .map_err(|e| match &e {
+    let old = roots.with(&[&args.reference], || {
+        let old = roots.find(&args.reference)?;
+        // A mount follows what replaces its branch by the name, so that stays until it has done that.
+        let rename = || roots.volume().rename_root(name_of(&old), &args.name);
+        let renamed = roots.replacing(&old, rename);
+        renamed.map(|()| old.clone()).map_err(|e| match &e {
             // It concerns the root, not the new name.
             Error::NotPermitted(_) => root_failure(roots.path(), &args.reference, &e),
             _ => change_failure(roots.path(), &args.name, &e),
-        })?;
+        })
+    })?;
+    let new = RootInfo {
+        name: Some(args.name.clone()),
+        ..old.clone()
+    };
     let line = format!("Renamed {} to {}", show_name(&old), show_name(&new));
     args.telling
         .tell(roots.stage(), &JsonRoot::from(&new), &[line])?;

@@ -57,14 +57,16 @@ struct Json<'a> {
 /// Performs the command.
 pub fn perform(args: &Args, roots: &Roots<'_>) -> Result<u8, AnyError> {
     let branch = args.branch.as_deref().unwrap_or(roots.branch());
-    let from = roots.find_whole(&args.reference)?;
-    let base = roots.find_whole(branch)?;
-    let restored = roots.replacing(&base, || {
-        roots
-            .volume()
-            .restore(name_of(&from), name_of(&base), &args.paths)
-    });
-    let kept = &restored.map_err(|e| failure(args, branch, &e))?;
+    let kept = &roots.with(&[&args.reference, branch], || {
+        let from = roots.find_whole(&args.reference)?;
+        let base = roots.find_whole(branch)?;
+        let restored = roots.replacing(&base, || {
+            roots
+                .volume()
+                .restore(name_of(&from), name_of(&base), &args.paths)
+        });
+        restored.map_err(|e| failure(args, branch, &e))
+    })?;
     let lines = [
         format!("Restored {branch}; its state before is the snapshot {kept}"),
         take_back(&args.volume, kept, branch),

@@ -1,5 +1,6 @@
 //! `cairnfs send`: writes a snapshot as a stream.
 
+use std::cell::Cell;
 use std::fs::File;
 use std::io::{self, BufWriter, ErrorKind, IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -134,19 +135,33 @@ fn name(args: &Args) -> String {
 /// Performs the command: writes to standard output, whatever the arguments say.
 pub fn perform(args: &Args, roots: &Roots<'_>) -> Result<u8, AnyError> {
     let stage = roots.stage();
-    let snapshot = roots.find(&args.snapshot)?;
-    let from = args.from.as_deref().map(|from| roots.find(from));
-    let from = from.transpose()?;
     let progress = stage.bytes("sending", 0, args.quiet);
-    let out = Watched {
-        stage,
-        progress: &progress,
+    let begun = Cell::new(false);
+    let send = || {
+        let snapshot = roots.find(&args.snapshot)?;
+        let from = args.from.as_deref().map(|from| roots.find(from));
+        let from = from.transpose()?;
+        let out = Watched {
+            stage,
+            progress: &progress,
+            begun: &begun,
+        };
+        let out = BufWriter::with_capacity(CHUNK, out);
+        let sent = roots
+            .volume()
+            .send(out, name_of(&snapshot), from.as_ref().map(name_of));
+        let failed = |e| failure(args, &name(args), &e);
+        match sent {
+            // What was written already cannot be taken back.
+            Err(e) if begun.get() => Ok(Err(failed(e))),
+            sent => sent.map(|_| Ok(())).map_err(failed),
+        }
     };
-    let out = BufWriter::with_capacity(CHUNK, out);
-    let sent = roots
-        .volume()
-        .send(out, name_of(&snapshot), from.as_ref().map(name_of));
-    sent.map(drop).map_err(|e| failure(args, &name(args), &e))?;
+    let references: Vec<&str> = std::iter::once(&args.snapshot)
+        .chain(&args.from)
+        .map(String::as_str)
+        .collect();
+    roots.with(&references, send)??;
     Ok(0)
 }
 
@@ -174,12 +189,15 @@ fn failure(args: &Args, name: &str, why: &Error) -> Failure {
 struct Watched<'a> {
     stage: &'a Stage,
     progress: &'a Progress,
+    /// Whether anything was written.
+    begun: &'a Cell<bool>,
 }
 
 impl Write for Watched<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let checked = self.stage.check();
         checked.map_err(|e| io::Error::other(e.to_string()))?;
+        self.begun.set(true);
         let written = self.stage.output().write(bytes)?;
         self.progress.add(written as u64);
         Ok(written)

@@ -1,6 +1,6 @@
 //! `cairnfs snapshot`: makes a snapshot.
 
-use cairnfs::{Error, Volume};
+use cairnfs::Volume;
 use serde::{Deserialize, Serialize};
 
 use crate::failure::AnyError;
@@ -37,12 +37,6 @@ pub struct Args {
 
 /// Performs the command.
 pub fn perform(args: &Args, roots: &Roots<'_>) -> Result<u8, AnyError> {
-    let make = |branch: Volume, name: &str| match branch.is_read_only() {
-        true => Err(Error::Invalid(
-            "a snapshot of a snapshot is the same one: make a branch of it, or rename it",
-        )),
-        false => branch.snapshot(name),
-    };
     let of = args.of.as_deref().unwrap_or(roots.branch());
-    args.new.make(roots, of, make)
+    args.new.make(roots, of, Volume::snapshot_of)
 }

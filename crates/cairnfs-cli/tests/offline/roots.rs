@@ -424,7 +424,10 @@ two words: both changed the contents
     let json = p.run(&["publish", "--json", "v.img", "trial", "--ours", "dir"]);
     let json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
     assert_eq!(json["conflicts"][0]["path"], "two words");
-    assert_eq!(json["published"], false);
+    assert_eq!(
+        (&json["published"], &json["merged"]),
+        (&false.into(), &false.into())
+    );
     p.ok(&[
         "publish",
         "v.img",

@@ -106,7 +106,8 @@ impl Ops {
                     self.losses.count(),
                     &self.messages,
                     transport.unwrap_or_default(),
-                );
+                )
+                .showing(self.shown());
                 status.backup = self.backup.as_ref().map(|ask| ask());
                 Ok(control::status_answer(&status))
             }

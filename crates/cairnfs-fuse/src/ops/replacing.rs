@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use cairnfs::format::ROOT_INO;
 use cairnfs::fs::FileSystem;
-use cairnfs::{ChangedInode, Error, Succession};
+use cairnfs::{ChangedInode, Error, RootInfo, Succession};
 
 use crate::ops::{Kernel, Ops};
 
@@ -33,10 +33,16 @@ impl Ops {
         self.trees.mounted().root_id()
     }
 
+    /// What the list of roots says about the tree that is mounted; while that is being replaced, what it
+    /// said before.
+    pub(crate) fn shown(&self) -> Option<RootInfo> {
+        self.trees.shown()
+    }
+
     /// Name of the branch that is mounted; `None` for a tree that cannot change, and for one that has
     /// lost its name.
     pub(crate) fn branch(&self) -> Option<String> {
-        let root = self.trees.mounted().root_info()?;
+        let root = self.shown()?;
         root.name.filter(|_| root.writable)
     }
 
@@ -63,9 +69,9 @@ impl Ops {
         // The thread may wait.
         let _no_renewal = self.without_renewals().ok();
         let replacement = self.trees.begin();
-        let branch = self.branch();
         let result = change();
-        let stale = branch.map_or(Ok(None), |branch| self.follow(&branch, is_free));
+        let branch = replacement.branch.as_deref();
+        let stale = branch.map_or(Ok(None), |branch| self.follow(branch, is_free));
         drop(replacement);
         let told = stale.map(|stale| {
             if let (Some(stale), Some(kernel)) = (stale, self.kernel.get()) {

@@ -347,11 +347,10 @@ fn data_that_has_not_arrived_is_part_of_the_base() {
         let work = mount.work("again");
         work.write("d/same", "theirs").unwrap();
         file.write_all_at(b"mine", 0).unwrap();
-        let published = mount.publish(work);
-        assert_eq!(
-            published.conflicts.len(),
-            1,
-            "{write:?}, {transport:?}: {published:?}"
+        let refused = mount.try_publish(work);
+        assert!(
+            matches!(&refused, Err(Error::Conflicts(conflicts)) if conflicts.len() == 1),
+            "{write:?}, {transport:?}: {refused:?}"
         );
         file.write_all_at(b"goes on", 0).unwrap();
         file.sync_all().unwrap();

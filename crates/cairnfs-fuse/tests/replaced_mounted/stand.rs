@@ -99,11 +99,14 @@ impl Mount {
     }
 
     pub fn publish(&self, work: Volume) -> Published {
+        self.try_publish(work).unwrap()
+    }
+
+    pub fn try_publish(&self, work: Volume) -> cairnfs::Result<Published> {
         let name = work.name().unwrap();
         drop(work);
         let options = PublishOptions::default();
-        let published = self.replacing(|| self.volume.publish(&name, &options));
-        published.unwrap()
+        self.replacing(|| self.volume.publish(&name, &options))
     }
 
     pub fn restore(&self, reference: &str) -> String {

@@ -122,7 +122,37 @@ impl Volume {
     /// the name; [`Error::NoSpaceForStream`](crate::Error::NoSpaceForStream); the device or the
     /// input failed.
     pub fn receive(&self, from: impl Read, name: Option<&str>) -> Result<String> {
+        let received = self.receive_root(from, name)?;
+        Ok(received.name.unwrap_or_default())
+    }
+
+    /// As [`Self::receive`]; returns what [`Volume::roots`] says about the snapshot, as it was made: others
+    /// may rename or drop it at any time.
+    ///
+    /// # Errors
+    /// As [`Self::receive`].
+    pub fn receive_root(&self, from: impl Read, name: Option<&str>) -> Result<RootInfo> {
         history::receive(self.file_system(), from, name)
+    }
+
+    /// Makes a snapshot, as [`Volume::snapshot`], of the branch of a reference: of the root that has the
+    /// name of the branch when the snapshot is made, also if others publish onto it or restore it at the
+    /// same time. Returns what [`Volume::roots`] says about the snapshot.
+    ///
+    /// # Errors
+    /// [`Error::NoRoot`](crate::Error::NoRoot); [`Error::Invalid`](crate::Error::Invalid) for a snapshot;
+    /// as [`Volume::snapshot`].
+    pub fn snapshot_of(&self, branch: &str, name: &str) -> Result<RootInfo> {
+        history::snapshot(self.file_system(), branch, name)
+    }
+
+    /// Makes a branch, as [`Volume::branch`], that begins as the snapshot or branch of a reference, and
+    /// does not open it; as [`Self::snapshot_of`] beside others who replace that.
+    ///
+    /// # Errors
+    /// [`Error::NoRoot`](crate::Error::NoRoot); as [`Volume::branch`].
+    pub fn branch_of(&self, reference: &str, name: &str) -> Result<RootInfo> {
+        history::branch(self.file_system(), reference, name)
     }
 
     /// Writes the snapshot of a reference to `out`, as a stream that another volume, or this one,
@@ -145,8 +175,9 @@ impl Volume {
     ///
     /// If the base has not changed since the branch began, this takes as long as a sync. Otherwise
     /// the changes of both are merged by files; it takes as long as there are changes, and the data
-    /// of the branch's changes is copied. Conflicts are in the result, and nothing was changed
-    /// then, unless the options say which side to take. Volumes that are open on the base before
+    /// of the branch's changes is copied. Conflicts are an error, and nothing was changed then, unless
+    /// the options say which side to take; only a dry run returns them. Several publishes and restores
+    /// of one branch, by several threads, are done one after the other. Volumes that are open on the base before
     /// keep their files, and refuse changes with [`Error::Stale`](crate::Error::Stale): open the
     /// branch again.
     ///
@@ -160,7 +191,7 @@ impl Volume {
     /// trial.write("notes", "done")?;
     /// volume.write("other", "changed meanwhile")?;
     /// let published = volume.publish("trial", &PublishOptions::default())?;
-    /// assert!(published.conflicts.is_empty() && published.merged);
+    /// assert!(published.merged);
     /// let main = volume.open_branch("main")?;
     /// assert_eq!(main.read("notes")?, b"done");
     /// assert_eq!(main.read("other")?, b"changed meanwhile");
@@ -169,6 +200,7 @@ impl Volume {
     /// ```
     ///
     /// # Errors
+    /// [`Error::Conflicts`](crate::Error::Conflicts), which has all of them;
     /// [`Error::NoRoot`](crate::Error::NoRoot); [`Error::Invalid`](crate::Error::Invalid) for a
     /// snapshot; [`Error::NotFound`](crate::Error::NotFound) for a path in the options that neither
     /// has nor had; [`Error::Unsettled`](crate::Error::Unsettled) if the base or the branch does not

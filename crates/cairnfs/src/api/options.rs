@@ -160,7 +160,7 @@ impl VolumeOptions {
     /// [`create`](Self::create) is set and there is no file, or one whose first megabyte is zeros.
     ///
     /// # Errors
-    /// [`Error::InUse`] if another process has it open, [`Error::NotAVolume`], [`Error::Corrupt`],
+    /// [`Error::InUse`] if another process, or this one, has it open, [`Error::NotAVolume`], [`Error::Corrupt`],
     /// [`Error::Incompatible`], or an error of the file.
     pub fn open(&self, path: impl AsRef<Path>) -> Result<Volume> {
         let path = path.as_ref();

@@ -51,11 +51,19 @@ fn place(error: &Error) -> usize {
         Error::NoSpaceForStream { .. } => 42,
         Error::GaveWay => 43,
         Error::FrontLost { .. } => 44,
+        Error::Conflicts(_) => 45,
     }
 }
 
 fn denied() -> Arc<io::Error> {
     Arc::new(io::Error::from_raw_os_error(libc::EACCES))
+}
+
+fn in_use() -> InUse {
+    InUse {
+        path: "disk.img".into(),
+        by_this_process: false,
+    }
 }
 
 fn failed() -> Error {
@@ -67,7 +75,7 @@ fn failed() -> Error {
     }
 }
 
-fn every_variant() -> [Error; 45] {
+fn every_variant() -> [Error; 46] {
     [
         Error::NotFound,
         Error::Exists,
@@ -90,7 +98,7 @@ fn every_variant() -> [Error; 45] {
         Error::ReadOnly,
         Error::Busy("why"),
         Error::NotUtf8,
-        Error::InUse("disk.img".into()),
+        Error::InUse(in_use()),
         Error::NotAVolume("why".into()),
         Error::Incompatible("why".into()),
         Error::CutOff {
@@ -140,6 +148,11 @@ fn every_variant() -> [Error; 45] {
             found: "what".into(),
             next: "what to do".into(),
         },
+        Error::Conflicts(vec![Conflict {
+            path: b"a/b".to_vec(),
+            kind: ConflictKind::Contents,
+            inodes: vec![7],
+        }]),
     ]
 }
 

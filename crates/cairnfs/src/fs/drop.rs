@@ -32,8 +32,13 @@ impl FileSystem {
     pub fn drop_root(&self, name: &str) -> Result<()> {
         self.observed(Call::DropRoot { name }, || {
             self.engine.lifecycle.check_open()?;
-            let id = self.core().roots().named(name);
-            self.drop_id(id.ok_or_else(|| Error::NoSnapshot(name.into()))?, name)
+            loop {
+                let id = self.id_named(name)?;
+                match self.drop_id(id, name) {
+                    Err(Error::NotFound) if !self.is_named(id, name) => {}
+                    done => return done,
+                }
+            }
         })
     }
 

@@ -56,6 +56,7 @@ mod sync;
 mod times;
 mod tree;
 mod truncate;
+mod turns;
 mod uses;
 mod waits;
 mod workers;
@@ -92,6 +93,7 @@ use crate::fs::shares::Lender;
 use crate::fs::sync::Syncs;
 use crate::fs::times::ContentTimes;
 use crate::fs::tree::TreeShape;
+use crate::fs::turns::Turns;
 use crate::fs::workers::Workers;
 use crate::fs::writeback_list::{PageMemory, WritebackList};
 use crate::fs::yielding::Yielding;
@@ -113,6 +115,8 @@ struct Engine {
     reclaimer: SpaceReclaimer,
     /// What is dropped when there is no space.
     yielding: Yielding,
+    /// Whose turn it is to replace a branch.
+    turns: Arc<Turns>,
     times: ContentTimes,
     /// Syncs of the whole volume.
     syncs: Syncs,

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::fs::FileSystem;
 use crate::inode::Inode;
 use crate::sync::Mutex;
-use crate::types::{Attr, Fallocate, KillPrivileges, RenameMode, SetAttr, XattrMode};
+use crate::types::{Attr, Fallocate, KillPrivileges, RenameMode, RootInfo, SetAttr, XattrMode};
 
 /// A call that changes a volume, or makes it durable. Inodes are given by number, in the root of the
 /// file system that is called. Copying within the volume is observed as its writes.
@@ -256,9 +256,12 @@ impl Answer for u64 {
     }
 }
 
-impl Answer for u32 {
+impl Answer for RootInfo {
     fn outcome(&self) -> Outcome<'_> {
-        Outcome::Number(u64::from(*self))
+        match self.writable {
+            true => Outcome::Number(self.id.into()),
+            false => Outcome::Done,
+        }
     }
 }
 

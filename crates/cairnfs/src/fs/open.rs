@@ -117,6 +117,7 @@ impl FileSystem {
             lender: Lender::new(!options.kernel_caches),
             reclaimer: SpaceReclaimer::default(),
             yielding: super::yielding::Yielding::default(),
+            turns: Arc::default(),
             times: ContentTimes::new(options.content_times),
             syncs: Syncs::default(),
             watch: options.observer.clone().map(Watch::new),

@@ -47,10 +47,23 @@ impl FileSystem {
     }
 
     fn snapshot_named(&self, name: &str) -> Result<()> {
+        self.make_snapshot(name).map(|_| ())
+    }
+
+    fn make_snapshot(&self, name: &str) -> Result<RootInfo> {
         self.observed(Call::Snapshot { name }, || {
             self.check_changeable()?;
-            self.fork_named(name, ForkKind::Frozen).map(|_| ())
+            self.fork_named(name, ForkKind::Frozen)
         })
+    }
+
+    /// As [`FileSystem::snapshot`]; returns what the list of roots says about it.
+    ///
+    /// # Errors
+    /// As [`FileSystem::snapshot`].
+    pub(crate) fn new_snapshot(&self, name: &str) -> Result<RootInfo> {
+        refs::check_given(name)?;
+        self.make_snapshot(name)
     }
 
     /// Makes a branch: a tree of files that begins as this tree is now, with every call that has
@@ -60,6 +73,14 @@ impl FileSystem {
     /// # Errors
     /// As [`FileSystem::snapshot`]; a branch of a snapshot can be made.
     pub fn branch(&self, name: &str) -> Result<u32> {
+        self.new_branch(name).map(|made| made.id)
+    }
+
+    /// As [`FileSystem::branch`]; returns what the list of roots says about it.
+    ///
+    /// # Errors
+    /// As [`FileSystem::branch`].
+    pub(crate) fn new_branch(&self, name: &str) -> Result<RootInfo> {
         refs::check_given(name)?;
         self.observed(Call::Branch { name }, || {
             self.fork_named(name, ForkKind::Head)
@@ -82,15 +103,20 @@ impl FileSystem {
         self.open_root(pin.id())
     }
 
-    fn fork_named(&self, name: &str, kind: ForkKind) -> Result<u32> {
+    fn fork_named(&self, name: &str, kind: ForkKind) -> Result<RootInfo> {
         self.prepare_fork()?;
         self.with_room(|| {
             let (core, from) = (self.core(), self.root_id());
-            let made = match kind {
+            let pin = match kind {
                 ForkKind::Head => core.fork_readable(from, name, kind),
                 ForkKind::Frozen => core.fork_pinned(from, name, kind),
-            };
-            made.map(|pin| pin.id())
+            }?;
+            // Others may have renamed it by now. Nobody drops it before the pin.
+            let made = self.info_of(pin.id()).ok_or(Error::Stale)?;
+            Ok(RootInfo {
+                name: Some(name.to_owned()),
+                ..made
+            })
         })
     }
 
@@ -128,11 +154,26 @@ impl FileSystem {
     /// # Errors
     /// As [`FileSystem::open_root`]; [`Error::NoSnapshot`] if no root has the name.
     pub fn open_named(&self, name: &str) -> Result<Arc<Self>> {
-        let none = || Error::NoSnapshot(name.into());
-        let id = self.core().roots().named(name).ok_or_else(none)?;
-        // It is not dropped between the two steps, of which the second may take a merge.
-        let _pin = self.core().pin(id).map_err(|_| none())?;
-        self.open_root(id)
+        loop {
+            let id = self.id_named(name)?;
+            // It is not dropped between the two steps, of which the second may take a merge.
+            match self.core().pin(id) {
+                Ok(_pin) => return self.open_root(id),
+                Err(_) if !self.is_named(id, name) => {}
+                Err(_) => return Err(Error::NoSnapshot(name.into())),
+            }
+        }
+    }
+
+    /// Id of the root that has a name.
+    pub(super) fn id_named(&self, name: &str) -> Result<u32> {
+        let id = self.core().roots().named(name);
+        id.ok_or_else(|| Error::NoSnapshot(name.into()))
+    }
+
+    /// Whether a name leads to a root still. Otherwise another one has it by now, or none.
+    pub(super) fn is_named(&self, id: u32, name: &str) -> bool {
+        self.core().roots().named(name) == Some(id)
     }
 
     /// Whether nothing of this tree has changed since the snapshot with this id was made, as far as that
@@ -152,13 +193,25 @@ impl FileSystem {
     /// `new`; [`Error::Invalid`] for a name that [`refs::check_given`] refuses; [`Error::NotPermitted`] for the
     /// branch `main`, which keeps its name; as [`FileSystem::snapshot`].
     pub fn rename_root(&self, old: &str, new: &str) -> Result<()> {
+        loop {
+            let id = self.id_named(old)?;
+            match self.rename_id(id, old, new) {
+                Err(Error::NotFound) if !self.is_named(id, old) => {}
+                done => return done,
+            }
+        }
+    }
+
+    /// As [`Self::rename_root`], of the root with this id if it still has the name `old`.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] if it does not; as [`Self::rename_root`].
+    pub(crate) fn rename_id(&self, id: u32, old: &str, new: &str) -> Result<()> {
         refs::check_given(new)?;
         self.observed(Call::RenameRoot { old, new }, || {
             self.engine.lifecycle.check_open()?;
             self.core().check_changeable()?;
-            let found = self.core().roots().named(old);
-            let id = found.ok_or_else(|| Error::NoSnapshot(old.into()))?;
-            self.core().rename_root(id, new)
+            self.core().rename_root(id, old, new)
         })
     }
 
@@ -273,7 +326,10 @@ impl FileSystem {
 
     /// What the list of roots says about this one; `None` if it was dropped.
     pub fn root_info(&self) -> Option<RootInfo> {
-        let id = self.root_id();
+        self.info_of(self.root_id())
+    }
+
+    fn info_of(&self, id: u32) -> Option<RootInfo> {
         self.roots().into_iter().find(|root| root.id == id)
     }
 

@@ -9,9 +9,9 @@ use crate::diff::{FilePath, Patches, Paths, Report, name_at};
 use crate::error::{Error, Result};
 use crate::fs::FileSystem;
 use crate::history::frozen::Frozen;
-use crate::history::lineage::common_ancestor;
+use crate::history::named::with_roots;
+use crate::history::names_of;
 use crate::history::region::Region;
-use crate::history::{find, names_of};
 use crate::types::RootInfo;
 
 /// How two states of the files of a volume differ, from [`Volume::diff`](crate::Volume::diff).
@@ -25,20 +25,22 @@ pub struct Diff {
 impl Diff {
     /// Compares the roots of two references.
     pub(crate) fn new(fs: &Arc<FileSystem>, old: &str, new: &str) -> Result<Self> {
-        Self::between(fs, find(fs, old)?, find(fs, new)?)
+        with_roots(fs, [old, new], |[old, new]| {
+            Self::between(fs, Frozen::of(fs, old.clone())?, new)
+        })
     }
 
     /// Compares the root of the reference `new` with the state in which it has parted from `other`.
     pub(crate) fn since_parting(fs: &Arc<FileSystem>, other: &str, new: &str) -> Result<Self> {
-        let (other, new) = (find(fs, other)?, find(fs, new)?);
-        let roots = fs.roots();
-        let parted = common_ancestor(other.id, new.id, &roots)
-            .ok_or(Error::Invalid("the two have no state in common"))?;
-        Self::between(fs, parted.clone(), new)
+        with_roots(fs, [other, new], |[other, new]| {
+            let parted = Frozen::parted(fs, other.id, new.id)?;
+            let parted = parted.ok_or(Error::Invalid("the two have no state in common"))?;
+            Self::between(fs, parted, new)
+        })
     }
 
-    fn between(fs: &Arc<FileSystem>, old: RootInfo, new: RootInfo) -> Result<Self> {
-        let (old, new) = (Frozen::of(fs, old)?, Frozen::of(fs, new)?);
+    fn between(fs: &Arc<FileSystem>, old: Frozen, new: &RootInfo) -> Result<Self> {
+        let new = Frozen::of(fs, new.clone())?;
         let report = Report::new(old.files(fs), new.files(fs), fs.core().data())?;
         Ok(Self {
             fs: fs.clone(),

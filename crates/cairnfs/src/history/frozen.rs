@@ -8,6 +8,7 @@ use std::sync::Arc;
 use crate::diff::FileTree;
 use crate::error::{Error, Result};
 use crate::fs::{FileSystem, ReaderEnds};
+use crate::history::lineage::common_ancestor;
 use crate::index::Tree;
 use crate::txn::{ForkKind, ItemStore};
 use crate::types::RootInfo;
@@ -23,8 +24,9 @@ pub(super) struct Frozen {
 }
 
 impl Frozen {
-    /// The tree of `root` as it is now, with every call that has returned. A root that was dropped
-    /// while others were forked from it has its tree still.
+    /// The tree of `root` as it is now, with every call that has returned; that of a branch that was
+    /// replaced is what it was then. A root that was dropped while others were forked from it has its
+    /// tree still.
     ///
     /// # Errors
     /// [`Error::ReadOnly`] for a branch of a volume that is open read-only and whose log has
@@ -33,7 +35,11 @@ impl Frozen {
         let core = fs.core();
         let pin = match (root.writable, core.read_only()) {
             (true, true) if core.replayed() > 0 => return Err(Error::ReadOnly),
-            (true, false) => fs.fork_unnamed(root.id, ForkKind::Frozen)?,
+            (true, false) => match fs.fork_unnamed(root.id, ForkKind::Frozen) {
+                // It was replaced meanwhile, and is frozen as it was then.
+                Err(Error::Stale) => core.pin_ancestor(root.id)?,
+                made => made?,
+            },
             _ => core.pin_ancestor(root.id)?,
         };
         let items = core.open_ancestor(&pin)?;
@@ -44,6 +50,26 @@ impl Frozen {
         }
         let _ends = fs.reader_ends();
         Ok(Self { root, items, _ends })
+    }
+
+    /// The state in which two roots have parted; `None` if they have none in common.
+    ///
+    /// # Errors
+    /// As [`Self::of`].
+    pub fn parted(fs: &FileSystem, a: u32, b: u32) -> Result<Option<Self>> {
+        loop {
+            let common = |roots: &[RootInfo]| common_ancestor(a, b, roots).cloned();
+            let Some(found) = common(&fs.roots()) else {
+                return Ok(None);
+            };
+            let id = found.id;
+            let is_other = || common(&fs.roots()).is_none_or(|now| now.id != id);
+            match Self::of(fs, found) {
+                // It was dissolved meanwhile, and an older one stands for it.
+                Err(Error::NotFound) if is_other() => {}
+                state => return state.map(Some),
+            }
+        }
     }
 
     /// Id of the frozen root.

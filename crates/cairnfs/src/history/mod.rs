@@ -10,6 +10,7 @@ mod frozen;
 mod graft;
 mod limited;
 mod lineage;
+mod named;
 mod numbers;
 mod publish;
 mod receive;
@@ -32,8 +33,9 @@ pub use succession::{ChangedInode, Succession};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::fs::FileSystem;
+use crate::history::named::with_roots;
 use crate::refs;
 use crate::types::RootInfo;
 
@@ -43,8 +45,34 @@ use crate::types::RootInfo;
 /// [`Error::NoRoot`](crate::Error::NoRoot); a root that is in use, or cannot be dropped; the
 /// device's failure.
 pub fn drop_root(fs: &FileSystem, reference: &str) -> Result<()> {
-    let root = find(fs, reference)?;
-    fs.drop_id(root.id, root.name.as_deref().unwrap_or_default())
+    with_roots(fs, [reference], |[root]| fs.drop_id(root.id, name_of(root)))
+}
+
+/// Makes a snapshot of the branch of a reference.
+///
+/// # Errors
+/// [`Error::NoRoot`](crate::Error::NoRoot); [`Error::Exists`](crate::Error::Exists);
+/// [`Error::Invalid`](crate::Error::Invalid) for a snapshot; as a snapshot of an open branch.
+pub fn snapshot(fs: &FileSystem, branch: &str, name: &str) -> Result<RootInfo> {
+    with_roots(fs, [branch], |[root]| match root.writable {
+        true => fs.open_root(root.id)?.new_snapshot(name),
+        false => Err(Error::Invalid(
+            "a snapshot of a snapshot is the same one: make a branch of it, or rename it",
+        )),
+    })
+}
+
+/// Makes a branch that begins as the root of a reference.
+///
+/// # Errors
+/// [`Error::NoRoot`](crate::Error::NoRoot); [`Error::Exists`](crate::Error::Exists); as a branch of an
+/// open one.
+pub fn branch(fs: &FileSystem, from: &str, name: &str) -> Result<RootInfo> {
+    with_roots(fs, [from], |[root]| fs.open_root(root.id)?.new_branch(name))
+}
+
+fn name_of(root: &RootInfo) -> &str {
+    root.name.as_deref().unwrap_or_default()
 }
 
 /// The names on a path in a tree, from its root directory on.

@@ -19,11 +19,11 @@ use crate::history::apply::{Source, apply};
 use crate::history::frozen::Frozen;
 use crate::history::graft::Graft;
 use crate::history::lineage::{ancestors, common_ancestor};
+use crate::history::named::with_turns;
 use crate::history::received::{joined, received_of};
 use crate::history::stage::{Staged, replace, until_unchanged};
-use crate::history::{find, names_of};
+use crate::history::{name_of, names_of};
 use crate::publish::{Conflict, FrozenTrees, Plan, Side, plan};
-use crate::refs;
 use crate::types::RootInfo;
 
 /// How to publish a branch.
@@ -40,43 +40,56 @@ pub struct PublishOptions {
     pub dry_run: bool,
 }
 
-/// What a publish did.
+/// What a publish did; of a dry run, what it would do.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Published {
-    /// The snapshot of the base's state before; `None` if nothing was changed.
+    /// The snapshot of the base's state before; `None` of a dry run.
     pub kept: Option<String>,
-    /// Why nothing was changed, sorted by path.
+    /// Of a dry run, what would be an [`Error::Conflicts`], sorted by path; else empty.
     pub conflicts: Vec<Conflict>,
-    /// Whether the base had changed since the branch began, so that changes were merged.
+    /// Whether the base had changed since the branch began, so that changes were merged. False if
+    /// there are conflicts: nothing would be merged.
     pub merged: bool,
 }
 
 /// Publishes the branch of a reference.
 ///
 /// # Errors
-/// [`Error::NoRoot`]; [`Error::Invalid`] for what is no branch; [`Error::NotFound`] for a path of the
-/// options that none of the states has; [`Error::Unsettled`] if the base or
+/// [`Error::Conflicts`], of which a dry run is none; [`Error::NoRoot`]; [`Error::Invalid`] for what is no
+/// branch; [`Error::NotFound`] for a path of the options that none of the states has; [`Error::Unsettled`] if the base or
 /// the branch does not stop changing; no space; the device's failure.
 pub fn publish(fs: &Arc<FileSystem>, branch: &str, options: &PublishOptions) -> Result<Published> {
-    let base = options.onto.as_deref().unwrap_or(MAIN_NAME);
-    let (base, branch) = (head(fs, base)?, head(fs, branch)?);
+    let onto = options.onto.as_deref().unwrap_or(MAIN_NAME);
+    // A dry run takes nothing away.
+    let taken = if options.dry_run { 0 } else { 2 };
+    with_turns(fs, [onto, branch], taken, |[base, branch]| {
+        publish_onto(fs, (base, branch), options)
+    })
+}
+
+fn publish_onto(
+    fs: &Arc<FileSystem>,
+    (base, branch): (&RootInfo, &RootInfo),
+    options: &PublishOptions,
+) -> Result<Published> {
+    if !base.writable || !branch.writable {
+        return Err(Error::Invalid(
+            "a snapshot cannot be changed or published: make a branch of it",
+        ));
+    }
     if base.id == branch.id {
         return Err(Error::Invalid("a branch cannot be published onto itself"));
     }
-    let name = base.name.clone().unwrap_or_default();
-    let _states = check_paths(fs, (&base, &branch), options)?;
-    let both = format!("{name} or {}", branch.name.as_deref().unwrap_or_default());
+    let _states = check_paths(fs, (base, branch), options)?;
+    let both = format!("{} or {}", name_of(base), name_of(branch));
     let published = until_unchanged(fs, (&[base.id, branch.id], &both), || {
-        let roots = fs.roots();
-        let kept = refs::undo_name(&name, &roots, fs.core().now());
-        let ids = (base.id, branch.id);
-        if move_names(fs, ids, &kept, (&roots, options.dry_run))? {
-            return Ok(Published {
-                kept: Some(kept).filter(|_| !options.dry_run),
+        match move_names(fs, (base.id, branch.id), options.dry_run)? {
+            Some(kept) => Ok(Published {
+                kept,
                 ..Published::default()
-            });
+            }),
+            None => merge(fs, (base.id, branch), options),
         }
-        merge(fs, (base.id, &branch), &kept, options)
     })?;
     if published.merged && published.kept.is_some() {
         // Nothing here has it open any more.
@@ -85,33 +98,23 @@ pub fn publish(fs: &Arc<FileSystem>, branch: &str, options: &PublishOptions) -> 
     Ok(published)
 }
 
-fn head(fs: &FileSystem, reference: &str) -> Result<RootInfo> {
-    let root = find(fs, reference)?;
-    match root.writable {
-        true => Ok(root),
-        false => Err(Error::Invalid(
-            "a snapshot cannot be changed or published: make a branch of it",
-        )),
-    }
-}
-
-/// Publishes without a merge if the base has exactly the files that the branch began with. Returns
-/// whether it has, and with `dry_run` does no more.
+/// Publishes without a merge if the base has exactly the files that the branch began with: `None` if it
+/// has not. Returns the name of the state before; with `dry_run` it does nothing, and there is none.
 fn move_names(
     fs: &FileSystem,
     (base, branch): (u32, u32),
-    kept: &str,
-    (roots, dry_run): (&[RootInfo], bool),
-) -> Result<bool> {
-    let Some(since) = began_with(fs, (base, branch), roots)? else {
-        return Ok(false);
+    dry_run: bool,
+) -> Result<Option<Option<String>>> {
+    let Some(since) = began_with(fs, (base, branch), &fs.roots())? else {
+        return Ok(None);
     };
     if dry_run {
-        return fs.open_root(base)?.is_unchanged_since(since);
+        let is_unchanged = fs.open_root(base)?.is_unchanged_since(since)?;
+        return Ok(is_unchanged.then_some(None));
     }
-    match replace(fs, base, branch, kept, Some(since)) {
-        Ok(()) => Ok(true),
-        Err(Error::Stale) => Ok(false),
+    match replace(fs, base, branch, Some(since)) {
+        Ok(kept) => Ok(Some(Some(kept))),
+        Err(Error::Stale) => Ok(None),
         Err(e) => Err(e),
     }
 }
@@ -144,7 +147,6 @@ fn began_with(
 fn merge(
     fs: &Arc<FileSystem>,
     (base, branch): (u32, &RootInfo),
-    kept: &str,
     options: &PublishOptions,
 ) -> Result<Published> {
     let core = fs.core();
@@ -155,20 +157,21 @@ fn merge(
     let above = ancestors(staged.id, &roots);
     let before = above.first().copied().and_then(state);
     let before = Frozen::of(fs, before.ok_or(Error::Stale)?)?;
-    let common = common_ancestor(staged.id, theirs.root.id, &roots).cloned();
+    let common = Frozen::parted(fs, staged.id, theirs.root.id)?;
     let common = common.ok_or(Error::Invalid(
         "the branch and the one that it is published onto have no state in common",
     ))?;
-    let common = Frozen::of(fs, common)?;
     let trees = [common.files(fs), before.files(fs), theirs.files(fs)];
     let plan = plan_of(fs, trees, options)?;
-    let merged = true;
-    if !plan.conflicts.is_empty() || options.dry_run {
+    if options.dry_run {
         return Ok(Published {
             kept: None,
+            merged: plan.conflicts.is_empty(),
             conflicts: plan.conflicts,
-            merged,
         });
+    }
+    if !plan.conflicts.is_empty() {
+        return Err(Error::Conflicts(plan.conflicts));
     }
     let [.., files] = trees;
     let blocks = core.data();
@@ -187,11 +190,11 @@ fn merge(
     }
     graft.finish()?;
     let (since, retired) = (Some(before.root.id), Some((branch.id, theirs.id())));
-    staged.publish_retiring(base, kept, since, retired)?;
+    let kept = staged.publish_retiring(base, since, retired)?;
     Ok(Published {
-        kept: Some(kept.into()),
+        kept: Some(kept),
         conflicts: Vec::new(),
-        merged,
+        merged: true,
     })
 }
 
@@ -235,11 +238,11 @@ fn check_paths(
     if chosen.is_empty() {
         return Ok(Vec::new());
     }
-    let roots = fs.roots();
-    let common = common_ancestor(base.id, branch.id, &roots);
-    let states = [Some(base), Some(branch), common].into_iter().flatten();
-    let states = states.map(|root| Frozen::of(fs, root.clone()));
-    let states = states.collect::<Result<Vec<_>>>()?;
+    let mut states = vec![
+        Frozen::of(fs, base.clone())?,
+        Frozen::of(fs, branch.clone())?,
+    ];
+    states.extend(Frozen::parted(fs, base.id, branch.id)?);
     for path in chosen {
         let names = names_of(path);
         let mut known = false;

@@ -19,7 +19,7 @@ use crate::history::received::mark_of;
 use crate::history::stage::Staged;
 use crate::refs;
 use crate::stream::Target;
-use crate::types::{FileKind, uuid_text};
+use crate::types::{FileKind, RootInfo, uuid_text};
 
 /// Why there is no base, if nothing is known of it.
 const NO_BASE: &str = "which was not received here";
@@ -27,21 +27,19 @@ const NO_BASE: &str = "which was not received here";
 const NO_BASE_BUT_OTHER: &str = "and the snapshot of that number here is another one, as it is if \
                                  both come from copies of one volume that were used by themselves";
 
-/// Receives a stream as the snapshot `name`, or under a name made of the time. Returns the name.
+/// Receives a stream as the snapshot `name`, or under a name made of the time. Returns what the list of
+/// roots says about it, with this name.
 ///
 /// # Errors
 /// [`Error::Stream`], [`Error::NoBase`]; [`Error::Exists`] and [`Error::Invalid`] for the name;
 /// [`Error::NoSpaceForStream`]; the device or the input failed. Nothing is left of a stream that was not received.
-pub fn receive(fs: &Arc<FileSystem>, from: impl Read, name: Option<&str>) -> Result<String> {
-    let roots = fs.roots();
-    let name = match name {
-        Some(name) => name.to_owned(),
-        None => refs::received_name(&roots, fs.core().now()),
-    };
-    refs::check_given(&name)?;
+pub fn receive(fs: &Arc<FileSystem>, from: impl Read, name: Option<&str>) -> Result<RootInfo> {
     // Refused before anything is read; decided again at the end.
-    if roots.iter().any(|root| root.name.as_ref() == Some(&name)) {
-        return Err(Error::Exists);
+    if let Some(name) = name {
+        refs::check_given(name)?;
+        if fs.core().roots().named(name).is_some() {
+            return Err(Error::Exists);
+        }
     }
     let mut receiver = Receiver {
         fs: fs.clone(),
@@ -49,8 +47,7 @@ pub fn receive(fs: &Arc<FileSystem>, from: impl Read, name: Option<&str>) -> Res
     };
     crate::stream::receive(from, &mut receiver)?;
     let state = receiver.state.ok_or(Error::UnexpectedEnd)?;
-    state.finish(&name).map_err(|e| at_inode(e, ROOT_INO))?;
-    Ok(name)
+    state.finish(name).map_err(|e| at_inode(e, ROOT_INO))
 }
 
 /// Tells which inode of the stream had no space.
@@ -277,7 +274,7 @@ impl Receiving {
     }
 
     /// Shows what was received as a snapshot.
-    fn finish(self, name: &str) -> Result<()> {
+    fn finish(self, name: Option<&str>) -> Result<RootInfo> {
         // It changes the time of the root directory, which is set after it.
         let received = Received {
             raw: self.received,

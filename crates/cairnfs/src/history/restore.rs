@@ -17,12 +17,12 @@ use crate::history::frozen::Frozen;
 use crate::history::graft::Graft;
 use crate::history::limited::{Asked, limit};
 use crate::history::lineage::{ancestors, common_ancestor};
+use crate::history::named::with_turns;
 use crate::history::received::{joined, received_of};
 use crate::history::region::{Region, is_dir};
 use crate::history::stage::{Staged, until_unchanged};
-use crate::history::{find, names_of};
+use crate::history::{name_of, names_of};
 use crate::publish::{FrozenTrees, Plan, plan};
-use crate::refs;
 
 /// Restores the branch `branch` to the state of a reference; with `paths`, only what is at and below
 /// them. Returns the name of the snapshot of the state before.
@@ -37,25 +37,21 @@ pub fn restore(
     branch: &str,
     paths: &[PathBuf],
 ) -> Result<String> {
-    let (root, base) = (find(fs, reference)?, find(fs, branch)?);
-    let name = base.name.clone().unwrap_or_default();
-    let kept = refs::undo_name(&name, &fs.roots(), fs.core().now());
-    if !base.writable {
-        return Err(Error::Invalid(
-            "a snapshot cannot be changed: restore a branch",
-        ));
-    }
-    if paths.is_empty() {
-        let staged = Staged::fork(fs, root.id)?;
-        staged.publish(base.id, &kept, None)?;
-        return Ok(kept);
-    }
-    let paths = separate(paths)?;
-    let from = Frozen::of(fs, root)?;
-    until_unchanged(fs, (&[base.id], &name), || {
-        restore_paths(fs, &from, &paths, (base.id, &kept))
-    })?;
-    Ok(kept)
+    with_turns(fs, [branch, reference], 1, |[base, root]| {
+        if !base.writable {
+            return Err(Error::Invalid(
+                "a snapshot cannot be changed: restore a branch",
+            ));
+        }
+        if paths.is_empty() {
+            return Staged::fork(fs, root.id)?.publish(base.id, None);
+        }
+        let paths = separate(paths)?;
+        let from = Frozen::of(fs, root.clone())?;
+        until_unchanged(fs, (&[base.id], name_of(base)), || {
+            restore_paths(fs, &from, &paths, base.id)
+        })
+    })
 }
 
 /// A path as it was asked for, and its names.
@@ -92,8 +88,8 @@ fn restore_paths(
     fs: &Arc<FileSystem>,
     from: &Frozen,
     paths: &[Asking<'_>],
-    (base, kept): (u32, &str),
-) -> Result<()> {
+    base: u32,
+) -> Result<String> {
     let core = fs.core();
     let staged = Staged::fork(fs, base)?;
     let roots = fs.roots();
@@ -142,7 +138,7 @@ fn restore_paths(
         }
         graft.finish()?;
     }
-    staged.publish(base, kept, Some(before.root.id))
+    staged.publish(base, Some(before.root.id))
 }
 
 /// The regions of the branch and of the state, and the differences of what may be in them.

@@ -7,8 +7,8 @@ use zerocopy::little_endian::{U32, U64};
 use crate::error::{Error, Result};
 use crate::format::stream::RawBegin;
 use crate::fs::FileSystem;
-use crate::history::find;
 use crate::history::frozen::{Frozen, empty};
+use crate::history::named::with_roots;
 use crate::history::received::{mark_of, origins_of};
 use crate::stream::StreamWriter;
 
@@ -38,11 +38,10 @@ pub fn send<W: Write>(fs: &FileSystem, out: W, root: &str, base: Option<&str>) -
 }
 
 fn snapshot(fs: &FileSystem, reference: &str) -> Result<Frozen> {
-    let root = find(fs, reference)?;
-    match root.writable {
+    with_roots(fs, [reference], |[root]| match root.writable {
         true => Err(Error::Invalid(
             "a branch changes while it is sent: make a snapshot of it, and send that",
         )),
-        false => Frozen::of(fs, root),
-    }
+        false => Frozen::of(fs, root.clone()),
+    })
 }

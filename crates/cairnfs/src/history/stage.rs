@@ -8,7 +8,9 @@ use std::sync::Arc;
 use crate::error::{Error, Result};
 use crate::format::root::RootState;
 use crate::fs::FileSystem;
+use crate::refs;
 use crate::txn::{ForkKind, RootPin};
+use crate::types::RootInfo;
 
 /// A staged head. Dropped without a name, it is dropped from the volume too.
 pub(super) struct Staged {
@@ -45,34 +47,50 @@ impl Staged {
         self.fs.open_root(self.id)
     }
 
-    /// Makes it the snapshot `name`.
-    pub fn freeze(mut self, name: &str) -> Result<()> {
+    /// Makes it the snapshot `name`, or one with a name made of the time; returns what the list of roots
+    /// says about it, with this name.
+    pub fn freeze(mut self, name: Option<&str>) -> Result<RootInfo> {
         self.fs.sync()?;
-        self.fs.core().freeze_head(self.id, name)?;
-        self.pin = None;
-        Ok(())
+        let core = self.fs.core();
+        loop {
+            let made = || refs::received_name(&self.fs.roots(), core.now());
+            let given = name.map_or_else(made, str::to_owned);
+            match core.freeze_head(self.id, &given) {
+                // Another one of this second has taken the name since.
+                Err(Error::Exists) if name.is_none() => {}
+                done => {
+                    done?;
+                    // Others may have renamed it by now. Nobody drops it before the pin.
+                    let made = self.fs.roots().into_iter().find(|root| root.id == self.id);
+                    self.pin = None;
+                    return made.map_or(Err(Error::Stale), |made| {
+                        let name = Some(given);
+                        Ok(RootInfo { name, ..made })
+                    });
+                }
+            }
+        }
     }
 
-    /// Gives it the name of the head `base`, which becomes the snapshot `kept`; with `since` only if
-    /// the base has exactly the files of that root.
-    pub fn publish(self, base: u32, kept: &str, since: Option<u32>) -> Result<()> {
-        self.publish_retiring(base, kept, since, None)
+    /// Gives it the name of the head `base`, which becomes a snapshot, whose name this returns; with
+    /// `since` only if the base has exactly the files of that root.
+    pub fn publish(self, base: u32, since: Option<u32>) -> Result<String> {
+        self.publish_retiring(base, since, None)
     }
 
     /// As [`Self::publish`]; the same step drops a branch that has exactly the files of a snapshot.
     pub fn publish_retiring(
         mut self,
         base: u32,
-        kept: &str,
         since: Option<u32>,
         retired: Option<(u32, u32)>,
-    ) -> Result<()> {
+    ) -> Result<String> {
         let (old, new) = (self.fs.open_root(base)?, self.open()?);
         let branch = retired.map(|(id, _)| self.fs.open_root(id)).transpose()?;
         let retired = branch.as_deref().zip(retired.map(|(_, equal)| equal));
-        old.replace_retiring(&new, kept, since, retired)?;
+        let kept = replace_kept(&old, &new, since, retired)?;
         self.pin = None;
-        Ok(())
+        Ok(kept)
     }
 }
 
@@ -126,16 +144,30 @@ impl Drop for Staged {
     }
 }
 
-/// Gives the name of the head `base` to the head `new`; the base becomes the snapshot `kept`.
-pub(super) fn replace(
-    fs: &FileSystem,
-    base: u32,
-    new: u32,
-    kept: &str,
-    since: Option<u32>,
-) -> Result<()> {
+/// Gives the name of the head `base` to the head `new`; the base becomes a snapshot, whose name this
+/// returns.
+pub(super) fn replace(fs: &FileSystem, base: u32, new: u32, since: Option<u32>) -> Result<String> {
     let (base, new) = (fs.open_root(base)?, fs.open_root(new)?);
-    base.replace_by(&new, kept, since)
+    replace_kept(&base, &new, since, None)
+}
+
+/// As [`FileSystem::replace_retiring`]; returns the name of the state before.
+fn replace_kept(
+    base: &FileSystem,
+    new: &FileSystem,
+    since: Option<u32>,
+    retired: Option<(&FileSystem, u32)>,
+) -> Result<String> {
+    loop {
+        let name = base.root_info().and_then(|root| root.name);
+        let name = name.ok_or(Error::Stale)?;
+        let kept = refs::undo_name(&name, &base.roots(), base.core().now());
+        match base.replace_retiring(new, &kept, since, retired) {
+            // Another replacement of this second has taken the name since.
+            Err(Error::Exists) => {}
+            done => return done.map(|()| kept),
+        }
+    }
 }
 
 #[cfg(test)]

@@ -113,9 +113,10 @@ impl Core {
     /// `name` may be empty. A head without a name is dropped after the next opening.
     ///
     /// # Errors
-    /// [`Error::Exists`]; a name that no root can have, too many roots; no such root, or one that
-    /// cannot be forked; a read-only volume; no space for copies of its index nodes, or for the
-    /// merge of an earlier change; the device's failure.
+    /// [`Error::Exists`]; a name that no root can have, too many roots; no such root;
+    /// [`Error::Stale`] for a snapshot of what is not a head any more, and of a root that was frozen
+    /// and has no name; a read-only volume; no space for copies of its index nodes, or for the merge
+    /// of an earlier change; the device's failure.
     pub fn fork_pinned(&self, from: u32, name: &str, kind: ForkKind) -> Result<RootPin> {
         let closed = self.close_fork(from, name, kind)?;
         self.end_change(closed)
@@ -179,14 +180,8 @@ impl Core {
                 (RootState::Frozen, ForkKind::Head) if !source.name.is_empty() => {
                     [(new, branch(from))].into()
                 }
-                (RootState::Frozen, ForkKind::Head) => {
-                    return Err(Error::Invalid("a snapshot without a name cannot be forked"));
-                }
-                (RootState::Frozen, ForkKind::Frozen) => {
-                    return Err(Error::Invalid(
-                        "a snapshot of a snapshot is the same snapshot",
-                    ));
-                }
+                // It was replaced, or published, since the caller has looked.
+                (RootState::Frozen, _) => return Err(Error::Stale),
                 (RootState::Dropping, _) => return Err(Error::NotFound),
             };
             let pin = self.heads.pin(new).ok_or(Error::NotFound)?;
@@ -247,14 +242,17 @@ impl Core {
         })
     }
 
-    /// Gives a root that has a name another one; durable when this returns.
+    /// Gives the root that has the name `old` another one; durable when this returns.
     ///
     /// # Errors
-    /// [`Error::Exists`]; a name that no root can have; [`Error::NotFound`];
-    /// [`Error::NotPermitted`] for `main`, which an opening looks for; the device's failure.
-    pub fn rename_root(&self, id: u32, name: &str) -> Result<()> {
+    /// [`Error::NotFound`] if the root does not have the name any more; [`Error::Exists`]; a name that
+    /// no root can have; [`Error::NotPermitted`] for `main`, which an opening looks for; the device's
+    /// failure.
+    pub fn rename_root(&self, id: u32, old: &str, name: &str) -> Result<()> {
         self.change_roots(&[], |roots, _| {
-            let root = roots.get(id).filter(|root| !root.name.is_empty());
+            let root = roots
+                .get(id)
+                .filter(|root| !old.is_empty() && root.name == old);
             let root = root.ok_or(Error::NotFound)?;
             if root.name == MAIN_NAME {
                 return Err(Error::NotPermitted("main is what is opened by default"));

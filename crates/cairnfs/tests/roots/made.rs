@@ -98,12 +98,8 @@ fn builds_that_differ_conflict_where_they_do() {
     second.set_permissions("target/deps", mode).unwrap();
     drop((first, second));
     volume.publish("first", &onto_main()).unwrap();
-    let published = volume.publish("second", &onto_main()).unwrap();
-    let found: Vec<_> = published
-        .conflicts
-        .iter()
-        .map(|c| (&c.path[..], &c.kind))
-        .collect();
+    let conflicts = crate::conflicts(volume.publish("second", &onto_main()));
+    let found: Vec<_> = conflicts.iter().map(|c| (&c.path[..], &c.kind)).collect();
     let expected = [
         (&b"target/deps"[..], &ConflictKind::Attribute("mode")),
         (b"target/deps/object", &ConflictKind::NameTaken),

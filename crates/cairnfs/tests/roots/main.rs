@@ -8,6 +8,7 @@
     reason = "a test fails where it stands"
 )]
 
+mod at_once;
 mod chains;
 mod made;
 mod merges;
@@ -30,6 +31,14 @@ fn roots(volume: &Volume) -> Vec<String> {
     let mut names: Vec<String> = roots.filter_map(|root| root.name).collect();
     names.sort();
     names
+}
+
+/// The conflicts for which nothing was published.
+fn conflicts(published: cairnfs::Result<cairnfs::Published>) -> Vec<cairnfs::Conflict> {
+    match published {
+        Err(cairnfs::Error::Conflicts(conflicts)) => conflicts,
+        other => panic!("{other:?}"),
+    }
 }
 
 /// The paths of a comparison, each with what was done.

@@ -96,18 +96,24 @@ fn conflicts_are_listed_and_change_nothing() {
     }
     work.remove_file("b").unwrap();
     let before = tree(&volume);
-    let published = volume.publish("work", &onto_main()).unwrap();
-    let found: Vec<(&[u8], &ConflictKind)> = published
-        .conflicts
-        .iter()
-        .map(|c| (&c.path[..], &c.kind))
-        .collect();
+    let dry = PublishOptions {
+        dry_run: true,
+        ..onto_main()
+    };
+    let would = volume.publish("work", &dry).unwrap();
+    assert!(would.kept.is_none() && !would.merged);
+    let refused = volume.publish("work", &onto_main());
+    let text = refused.as_ref().unwrap_err().to_string();
+    let says =
+        "nothing was published because of conflicts: 2; the first at a: both changed the contents";
+    assert_eq!(text, says);
+    let conflicts = crate::conflicts(refused);
+    assert_eq!(would.conflicts, conflicts);
+    let found: Vec<(&[u8], &ConflictKind)> =
+        conflicts.iter().map(|c| (&c.path[..], &c.kind)).collect();
     let contents = &ConflictKind::Contents;
     assert_eq!(found, [(&b"a"[..], contents), (b"d/c", contents)]);
-    assert_eq!(
-        (published.kept, roots(&volume)),
-        (None, vec!["main".into(), "work".into()])
-    );
+    assert_eq!(roots(&volume), ["main", "work"]);
     // What was prepared is dropped at once, not by the next opening.
     let unfinished = |root: &&cairnfs::RootInfo| root.writable && root.name.is_none();
     assert_eq!(volume.roots().iter().find(unfinished), None);
@@ -148,11 +154,8 @@ fn removed_and_changed_is_a_conflict_of_that_side() {
     let work = volume.branch("work").unwrap();
     work.remove_file("f").unwrap();
     volume.write("f", "changed").unwrap();
-    let published = volume.publish("work", &onto_main()).unwrap();
-    assert_eq!(
-        published.conflicts[0].kind,
-        ConflictKind::Removed(Side::Theirs)
-    );
+    let conflicts = crate::conflicts(volume.publish("work", &onto_main()));
+    assert_eq!(conflicts[0].kind, ConflictKind::Removed(Side::Theirs));
 }
 
 #[test]

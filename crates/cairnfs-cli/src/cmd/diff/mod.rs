@@ -161,6 +161,10 @@ impl States<'_> {
     /// Compares. An open volume that cannot be written, and has changes in its log that must be merged
     /// first, is the engine's error.
     fn compare(&self, roots: &Roots<'_>) -> Result<Diff, AnyError> {
+        roots.with(&[&self.args.a, self.b], || self.compare_once(roots))
+    }
+
+    fn compare_once(&self, roots: &Roots<'_>) -> Result<Diff, AnyError> {
         let a = roots.find_whole(&self.args.a)?;
         let b = roots.find_whole(self.b).map_err(|failure| {
             match self.args.b.is_some() && self.b != self.args.a {

@@ -79,19 +79,27 @@ impl Keeper {
 
     /// Makes a snapshot if the branch has changed since the last one, and drops the oldest.
     fn take(&self) -> Result<(), Error> {
-        let Some(tree) = self.sessions.tree_of(&self.device) else {
-            return Ok(());
-        };
+        loop {
+            let shown = self.sessions.shown_by(&self.device);
+            let Some(branch) = shown.filter(|root| root.writable) else {
+                return Ok(());
+            };
+            match self.take_of(name_of(&branch)) {
+                // It was replaced meanwhile, and the mount shows what it is now.
+                Err(Error::Stale) => {}
+                taken => return taken,
+            }
+        }
+    }
+
+    fn take_of(&self, branch: &str) -> Result<(), Error> {
         let volume = Volume::from(self.open.get());
         let roots = volume.roots();
-        let Some(branch) = roots.iter().find(|root| u64::from(root.id) == tree) else {
-            return Ok(());
-        };
         self.sessions
-            .fetch(name_of(branch))
+            .fetch(branch)
             .map_err(|e| Error::Other(e.into()))?;
-        let mine = automatic(name_of(branch), &roots);
-        let opened = volume.open_branch(name_of(branch))?;
+        let mine = automatic(branch, &roots);
+        let opened = volume.open_branch(branch)?;
         if let Some(last) = mine.last()
             && opened.file_system().is_unchanged_since(last.id)?
         {

@@ -68,10 +68,7 @@ impl Mounts for Open<'_> {
 impl Open<'_> {
     /// The branch or snapshot that a mount shows.
     fn name_of(&self, mount: NamedMount) -> Option<String> {
-        let sole = self.sessions.tree_of(&mount.device);
-        let roots = sole.map(|_| self.handle.get().roots());
-        let roots = roots.unwrap_or_default();
-        let root = roots.into_iter().find(|root| sole == Some(root.id.into()));
+        let root = self.sessions.shown_by(&mount.device);
         root.and_then(|root| root.name).or(mount.name)
     }
 }

@@ -10,6 +10,7 @@
 mod attached;
 mod backing;
 mod cached;
+mod here;
 mod name;
 mod open;
 mod room;
@@ -78,6 +79,7 @@ pub struct FileDevice {
 struct Lock {
     files: Vec<Arc<OwnedFd>>,
     process: Pid,
+    _noted: here::Noted,
 }
 
 impl Drop for Lock {

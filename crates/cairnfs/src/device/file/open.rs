@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags, Stat, major, minor};
 use rustix::io::Errno;
 
-use super::{Access, FileDevice, Lock, attached, backing, name, retry, room};
+use super::{Access, FileDevice, Lock, attached, backing, here, name, retry, room};
 use crate::device::{AlignedBuf, SECTOR, looks_empty, ring};
-use crate::error::{Error, Result};
+use crate::error::{Error, InUse, Result};
 use crate::sync::atomic::AtomicBool;
 
 /// How long to wait for a lock. The kernel keeps the lock of a killed process until its writes in
@@ -28,7 +28,7 @@ impl FileDevice {
     /// Opens a regular file or block device and locks it.
     ///
     /// # Errors
-    /// [`Error::InUse`] if another process has it open or the block device is mounted; for writing,
+    /// [`Error::InUse`] if it is open elsewhere or in this process, or the block device is mounted; for writing,
     /// [`Error::Attached`] if a loop device on it is in use; [`Error::Open`] if it does not exist,
     /// cannot be opened or is of another file type.
     pub fn open(path: &Path, access: Access) -> Result<Self> {
@@ -90,7 +90,7 @@ impl FileDevice {
         let mut device = Self::open_locked(path, flags, Access::ReadWrite, false)?;
         if !device.is_at(path)? {
             // Its creator removed it after a failure, while this call waited for the lock.
-            return Err(Error::InUse(path.display().to_string()));
+            return Err(in_use(path));
         }
         // Decided and truncated only under the lock: another process may have this volume open, or
         // may have made one since the caller looked.
@@ -155,10 +155,15 @@ impl FileDevice {
         let mut files = vec![Arc::clone(&file)];
         files.extend(below.into_iter().map(Arc::new));
         let process = rustix::process::getpid();
+        let _noted = here::Noted::new(files.iter().map(|file| &**file), process);
         let mut device = Self {
             named,
             file,
-            _lock: Lock { files, process },
+            _lock: Lock {
+                files,
+                process,
+                _noted,
+            },
             path: path.to_path_buf(),
             size,
             access,
@@ -224,7 +229,7 @@ fn open_direct_or_not(path: &Path, flags: OFlags, block_device: bool) -> Result<
         other => other.map(|f| (f, true)),
     };
     opened.map_err(|e| match e {
-        Errno::BUSY => Error::InUse(path.display().to_string()),
+        Errno::BUSY => in_use(path),
         Errno::ROFS => write_protected(path),
         // The file is immutable or append-only (chattr). A device is refused so by control groups.
         Errno::PERM if !block_device => write_protected(path),
@@ -238,7 +243,7 @@ fn lock(path: &Path, file: &OwnedFd, access: Access) -> Result<()> {
         Access::ReadWrite => FlockOperation::NonBlockingLockExclusive,
     };
     retry(|| rustix::fs::flock(file, operation)).map_err(|e| match e {
-        Errno::WOULDBLOCK => Error::InUse(path.display().to_string()),
+        Errno::WOULDBLOCK => in_use(path),
         e => open_error(path, e.into()),
     })
 }
@@ -276,6 +281,13 @@ fn refuse_attached(path: &Path, stat: &Stat, below: &[OwnedFd], size: u64) -> Re
         }),
         None => Ok(()),
     }
+}
+
+fn in_use(path: &Path) -> Error {
+    Error::InUse(InUse {
+        path: path.display().to_string(),
+        by_this_process: here::has_locked(path),
+    })
 }
 
 fn open_error(path: &Path, source: io::Error) -> Error {

@@ -548,18 +548,24 @@ fn names_move_and_are_unique() {
         v.core.fork(main, "b", ForkKind::Head),
         Err(Error::Exists)
     ));
-    assert!(matches!(v.core.rename_root(b, "main"), Err(Error::Exists)));
     assert!(matches!(
-        v.core.rename_root(main, "x"),
+        v.core.rename_root(b, "b", "main"),
+        Err(Error::Exists)
+    ));
+    assert!(matches!(
+        v.core.rename_root(main, "main", "x"),
         Err(Error::NotPermitted(_))
     ));
-    assert!(matches!(v.core.rename_root(77, "x"), Err(Error::NotFound)));
-    v.core.rename_root(b, "c").unwrap();
+    for (id, old) in [(77, "b"), (77, ""), (b, "main"), (b, "")] {
+        let renamed = v.core.rename_root(id, old, "x");
+        assert!(matches!(renamed, Err(Error::NotFound)), "{id} {old:?}");
+    }
+    v.core.rename_root(b, "b", "c").unwrap();
     v.note(true);
     assert_eq!((v.core.roots.named("b"), v.id("c")), (None, b));
     v.branch(main, "b");
     v.merge();
-    v.core.rename_root(b, "d").unwrap();
+    v.core.rename_root(b, "c", "d").unwrap();
     v.note(true);
     v.survive();
 }
