@@ -124,14 +124,20 @@ impl MomentDevice {
         if self.cache.read(id, offset, buf)? {
             return Ok(());
         }
-        let mut found = |of: FrameId, bytes: Vec<u8>| {
+        let mut found = |of: FrameId, bytes: Result<Vec<u8>>| {
+            let bytes = match bytes {
+                Ok(bytes) => bytes,
+                Err(why) if of == id => return Err(why),
+                // It is told when it is read itself.
+                Err(_) => return Ok(()),
+            };
             if let Some(part) = bytes.get(offset..offset + buf.len()).filter(|_| of == id) {
                 buf.copy_from_slice(part);
             }
             self.cache.keep(of, &bytes)
         };
         match self.fetch {
-            Fetch::Frame => found(id, self.image.read_frame(id)?),
+            Fetch::Frame => found(id, self.image.read_frame(id)),
             Fetch::Object => self.image.read_frames(&self.needed_beside(id), found),
         }
     }

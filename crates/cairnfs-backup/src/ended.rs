@@ -41,7 +41,7 @@ impl Ended {
     ///
     /// # Errors
     /// [`Error::Interrupted`]; there is no thread left.
-    pub(crate) fn wait_for<T: Send + 'static>(
+    pub fn wait_for<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T> {

@@ -91,6 +91,9 @@ impl FrameId {
 /// Tables by the place of their layer and the number of their object.
 type Tables = HashMap<(u32, u64), Arc<Vec<Frame>>>;
 
+/// A layer, the name of one of its objects and its table, bytes of it, and where they begin.
+type Together<'a> = (&'a Loaded, String, Arc<Vec<Frame>>, Bytes, u64);
+
 /// Several layers as one image.
 pub struct Image {
     store: Arc<Store>,
@@ -235,18 +238,48 @@ impl Image {
         frame::decode(&name, &stored, frame, blocks, &self.seal)
     }
 
-    /// The contents of frames of one object, by a single request for what lies between the first and the
-    /// last one.
+    /// Passes the contents of frames of one object to `found`, by a single request for what lies between
+    /// the first and the last one; for each that is missing or damaged, why.
     ///
     /// # Errors
-    /// As [`Self::read_frame`], and those of `found`.
+    /// The store fails, and those of `found`.
     pub fn read_frames(
         &self,
         ids: &[FrameId],
-        mut found: impl FnMut(FrameId, Vec<u8>) -> Result<()>,
+        mut found: impl FnMut(FrameId, Result<Vec<u8>>) -> Result<()>,
     ) -> Result<()> {
-        let (Some(first), Some(last)) = (ids.first(), ids.last()) else {
+        let together = match self.fetch_together(ids) {
+            // Without its table nothing of an object can be told from something else.
+            Err(why) if why.is_damage() => {
+                let mut each = ids.iter();
+                return each.try_for_each(|id| found(*id, Err(why.clone())));
+            }
+            together => together?,
+        };
+        let Some((loaded, name, table, bytes, from)) = together else {
             return Ok(());
+        };
+        for id in ids {
+            let frame = table.get((id.frame % OBJECT_FRAMES) as usize);
+            let frame = frame.ok_or_else(|| Error::damaged(&name, "a frame that is not there"));
+            let blocks = frame.and_then(|frame| {
+                let stored = slice(&bytes, frame.offset.wrapping_sub(from), frame.length);
+                let stored = stored.ok_or_else(|| Error::damaged(&name, "shorter than it was"))?;
+                let blocks = frame_blocks(loaded.layer.blocks, id.frame);
+                frame::decode(&name, stored, frame, blocks, &self.seal)
+            });
+            match blocks {
+                Err(why) if !why.is_damage() => return Err(why),
+                blocks => found(*id, blocks)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// The bytes in which frames of one object are, the place of the first byte, and the table.
+    fn fetch_together(&self, ids: &[FrameId]) -> Result<Option<Together<'_>>> {
+        let (Some(first), Some(last)) = (ids.first(), ids.last()) else {
+            return Ok(None);
         };
         let loaded = self.loaded(first.layer)?;
         let (name, place) = loaded.object(first.object())?;
@@ -271,16 +304,7 @@ impl Image {
                 (self.store.get_range(&name, from..end)?, from, table)
             }
         };
-        for id in ids {
-            let frame = table.get((id.frame % OBJECT_FRAMES) as usize);
-            let frame = frame.ok_or_else(|| Error::damaged(&name, "a frame that is not there"))?;
-            let stored = slice(&bytes, frame.offset.wrapping_sub(from), frame.length);
-            let stored = stored.ok_or_else(|| Error::damaged(&name, "shorter than it was"))?;
-            let blocks = frame_blocks(loaded.layer.blocks, id.frame);
-            let blocks = frame::decode(&name, stored, frame, blocks, &self.seal)?;
-            found(*id, blocks)?;
-        }
-        Ok(())
+        Ok(Some((loaded, name, table, bytes, from)))
     }
 }
 
@@ -314,16 +338,16 @@ pub fn read_index(store: &Store, layer: &Layer) -> Result<Index> {
 }
 
 /// What an object of a layer says of itself, checked against the layer's index: for a check that has all
-/// its bytes.
+/// its bytes. Returns the frames that are damaged, by their numbers in the layer, and why the first one is.
 ///
 /// # Errors
-/// The object is damaged.
+/// Nothing of the object can be read.
 pub fn verify_object(
     (layer, index): (&Layer, &Index),
     number: u64,
     bytes: &Bytes,
     seal: &Seal,
-) -> Result<()> {
+) -> Result<(Vec<u64>, Option<Error>)> {
     let name = object_name(&layer.name, number);
     if !bytes.starts_with(MAGIC) {
         return Err(Error::damaged(name, "it is no object of a layer"));
@@ -332,31 +356,42 @@ pub fn verify_object(
     let place = index.objects.get(number as usize).ok_or_else(missing)?;
     let length = table_length(frames(layer.blocks, number));
     let table = slice(bytes, place.table_offset, length).ok_or_else(missing)?;
-    for (i, frame) in decode_table(&name, table, place)?.iter().enumerate() {
-        let stored = slice(bytes, frame.offset, frame.length).ok_or_else(missing)?;
-        let blocks = frame_blocks(layer.blocks, number * OBJECT_FRAMES + i as u64);
-        match seal.opens() {
-            true => drop(frame::decode(&name, stored, frame, blocks, seal)?),
-            false => frame::verify(&name, stored, frame)?,
+    let (mut bad, mut first) = (Vec::new(), None);
+    for (i, frame) in (0..).zip(decode_table(&name, table, place)?) {
+        let of_layer = number * OBJECT_FRAMES + i;
+        let blocks = frame_blocks(layer.blocks, of_layer);
+        let stored = slice(bytes, frame.offset, frame.length).ok_or_else(missing);
+        let sound = stored.and_then(|stored| match seal.opens() {
+            true => frame::decode(&name, stored, &frame, blocks, seal).map(drop),
+            false => frame::verify(&name, stored, &frame),
+        });
+        match sound {
+            Ok(()) => {}
+            Err(why) if why.is_damage() => {
+                bad.push(of_layer);
+                first.get_or_insert(why);
+            }
+            Err(why) => return Err(why),
         }
     }
-    Ok(())
+    Ok((bad, first))
 }
 
-/// Whether a moment with these layers is what it should be.
+/// The extents with contents of a moment with these layers.
 ///
 /// # Errors
-/// It is not.
+/// It is not what it should be.
 pub fn check_layers<'a>(
     indexes: impl IntoIterator<Item = &'a Index>,
     moment: &Moment,
-) -> Result<()> {
+) -> Result<Vec<Extent>> {
     let mut extents = Vec::new();
     for (place, index) in indexes.into_iter().enumerate() {
         extents = put_on(&extents, &index.runs, place as u32)?;
     }
     extents.retain(|extent| extent.layer.is_some());
-    fits(&extents, moment)
+    fits(&extents, moment)?;
+    Ok(extents)
 }
 
 fn fits(extents: &[Extent], moment: &Moment) -> Result<()> {

@@ -3,14 +3,19 @@
 //! Each object is read once, by several threads; blocks without contents stay holes. The file gets its
 //! name, if it is to have one, from whoever calls. Uses the image.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
 
 use crate::device::needed_frames;
 use crate::error::{Error, Result};
 use crate::format::{BLOCK, FRAME_BLOCKS};
 use crate::image::{Extent, FrameId, Image};
+use crate::losses::Unreadable;
+use crate::runs::Blocks;
 use crate::watch::Watch;
 
 /// Threads that read objects and write blocks.
@@ -22,10 +27,41 @@ const THREADS: usize = 4;
 /// Something is missing or damaged, the store fails, or the file cannot be written; it is incomplete
 /// then.
 pub fn restore(image: &Image, file: &File, watch: &dyn Watch) -> Result<()> {
+    write_all(image, file, watch, None)
+}
+
+/// The same, but what is missing or damaged stays a hole, and is returned. The volume's own checksums keep
+/// that from being read as its contents.
+///
+/// # Errors
+/// The store fails, or the file cannot be written; it is incomplete then.
+pub fn restore_readable(image: &Image, file: &File, watch: &dyn Watch) -> Result<Unreadable> {
+    let lost = Mutex::new(Holes::default());
+    write_all(image, file, watch, Some(&lost))?;
+    let lost = lost.into_inner();
+    Ok(Unreadable {
+        blocks: Blocks::of(lost.runs),
+        whys: lost.whys.into_iter().collect(),
+    })
+}
+
+/// What could not be read.
+#[derive(Default)]
+struct Holes {
+    runs: Vec<(u64, u64)>,
+    whys: BTreeSet<String>,
+}
+
+fn write_all(
+    image: &Image,
+    file: &File,
+    watch: &dyn Watch,
+    holes: Option<&Mutex<Holes>>,
+) -> Result<()> {
     let wrong = Error::host("the restored file");
     file.set_len(image.blocks() * BLOCK as u64)
         .map_err(&wrong)?;
-    let work = Work::new(image, file, watch);
+    let work = Work::new(image, file, watch, holes);
     watch.expect(image.live()?.count() * BLOCK as u64);
     let failed = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(|| work.go_on())).collect();
@@ -43,6 +79,8 @@ struct Work<'a> {
     image: &'a Image,
     file: &'a File,
     watch: &'a dyn Watch,
+    /// Takes what cannot be read; otherwise that ends the work.
+    holes: Option<&'a Mutex<Holes>>,
     frames: Vec<FrameId>,
     /// Where the frames of each object begin in `frames`.
     objects: Vec<(usize, usize)>,
@@ -53,7 +91,12 @@ struct Work<'a> {
 }
 
 impl<'a> Work<'a> {
-    fn new(image: &'a Image, file: &'a File, watch: &'a dyn Watch) -> Self {
+    fn new(
+        image: &'a Image,
+        file: &'a File,
+        watch: &'a dyn Watch,
+        holes: Option<&'a Mutex<Holes>>,
+    ) -> Self {
         let frames = needed_frames(image);
         let mut objects: Vec<(usize, usize)> = Vec::new();
         for (i, pair) in frames.iter().enumerate() {
@@ -75,6 +118,7 @@ impl<'a> Work<'a> {
             image,
             file,
             watch,
+            holes,
             frames,
             objects,
             extents,
@@ -92,7 +136,7 @@ impl<'a> Work<'a> {
             let frames = self.frames.get(from..to).unwrap_or_default();
             let done = self.watch.go_on().and_then(|()| {
                 self.image
-                    .read_frames(frames, |id, bytes| self.write(id, &bytes))
+                    .read_frames(frames, |id, bytes| self.take(id, bytes))
             });
             if done.is_err() {
                 self.has_failed.store(true, Ordering::Relaxed);
@@ -102,8 +146,24 @@ impl<'a> Work<'a> {
         Ok(())
     }
 
-    /// Writes the blocks of a frame that the image has from it.
-    fn write(&self, id: FrameId, bytes: &[u8]) -> Result<()> {
+    fn take(&self, id: FrameId, bytes: Result<Vec<u8>>) -> Result<()> {
+        match (bytes, self.holes) {
+            (Ok(bytes), _) => self.write(id, &bytes),
+            (Err(why), Some(holes)) if why.is_damage() => {
+                let parts = self.parts(id).map(|(part, _)| (part.start, part.count));
+                let mut holes = holes.lock();
+                holes.runs.extend(parts);
+                if holes.whys.len() < Unreadable::WHYS {
+                    holes.whys.insert(why.to_string());
+                }
+                Ok(())
+            }
+            (Err(why), _) => Err(why),
+        }
+    }
+
+    /// What the image has from a frame, with the number of the first block in the frame.
+    fn parts(&self, id: FrameId) -> impl Iterator<Item = (Extent, u64)> {
         let first = id.frame * FRAME_BLOCKS;
         let end = first + FRAME_BLOCKS;
         let place = |extent: &Extent| (extent.layer, extent.ordinal + extent.count);
@@ -111,16 +171,28 @@ impl<'a> Work<'a> {
             .extents
             .partition_point(|e| place(e) <= (Some(id.layer), first));
         let rest = self.extents.get(from..).unwrap_or_default().iter();
-        let inside = rest.take_while(|e| e.layer == Some(id.layer) && e.ordinal < end);
-        for extent in inside {
+        let inside = rest.take_while(move |e| e.layer == Some(id.layer) && e.ordinal < end);
+        inside.map(move |extent| {
             let begin = extent.ordinal.max(first);
             let stop = (extent.ordinal + extent.count).min(end);
-            let part = (begin - first) as usize * BLOCK..(stop - first) as usize * BLOCK;
-            let part = bytes.get(part).unwrap_or_default();
-            let block = extent.start + (begin - extent.ordinal);
-            let written = self.file.write_all_at(part, block * BLOCK as u64);
+            let part = Extent {
+                start: extent.start + (begin - extent.ordinal),
+                count: stop - begin,
+                layer: extent.layer,
+                ordinal: begin,
+            };
+            (part, begin - first)
+        })
+    }
+
+    /// Writes the blocks of a frame that the image has from it.
+    fn write(&self, id: FrameId, bytes: &[u8]) -> Result<()> {
+        for (part, at) in self.parts(id) {
+            let range = at as usize * BLOCK..(at + part.count) as usize * BLOCK;
+            let bytes = bytes.get(range).unwrap_or_default();
+            let written = self.file.write_all_at(bytes, part.start * BLOCK as u64);
             written.map_err(Error::host("the restored file"))?;
-            self.watch.done(part.len() as u64);
+            self.watch.done(bytes.len() as u64);
             self.watch.go_on()?;
         }
         Ok(())

@@ -46,6 +46,23 @@ impl Blocks {
         self.runs.iter().map(|(_, count)| count).sum()
     }
 
+    /// The blocks from `start` on that are among `count`, as runs.
+    pub fn within(&self, start: u64, count: u64) -> impl Iterator<Item = (u64, u64)> {
+        let end = start.saturating_add(count);
+        let first = self.runs.partition_point(|(at, len)| at + len <= start);
+        let rest = self.runs.get(first..).unwrap_or_default().iter();
+        rest.take_while(move |(at, _)| *at < end)
+            .map(move |(at, len)| {
+                let from = start.max(*at);
+                (from, end.min(at + len) - from)
+            })
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.runs.is_empty()
+    }
+
     /// The blocks that are not in `others`.
     pub fn without(&self, others: &Self) -> Self {
         let mut left = Self::default();
@@ -73,10 +90,19 @@ impl Blocks {
         left
     }
 
+    /// The blocks that are in `others`, too.
+    pub fn and(&self, others: &Self) -> Self {
+        self.without(&self.without(others))
+    }
+
     /// The blocks of both.
     #[must_use]
     pub fn with(&self, others: &Self) -> Self {
-        let mut all = [self.runs.as_slice(), others.runs.as_slice()].concat();
+        Self::of([self.runs.as_slice(), others.runs.as_slice()].concat())
+    }
+
+    /// Those of runs in any order, which may overlap.
+    pub fn of(mut all: Vec<(u64, u64)>) -> Self {
         all.sort_unstable();
         let mut both: Vec<(u64, u64)> = Vec::with_capacity(all.len());
         for (start, count) in all {
@@ -148,6 +174,10 @@ mod tests {
             prop_assert_eq!(set(&left), &a - &b);
             prop_assert_eq!(left.count(), (&a - &b).len() as u64);
             prop_assert_eq!(set(&blocks(&a).with(&blocks(&b))), &a | &b);
+            for start in 0..60 {
+                let some = Blocks::of(blocks(&a).within(start, 7).collect());
+                prop_assert_eq!(set(&some), a.range(start..start + 7).copied().collect());
+            }
         }
     }
 

@@ -14,10 +14,11 @@ use crate::care::{Care, Done, Job};
 use crate::catalogue::since_epoch;
 use crate::compact;
 use crate::error::{Error, Result};
-use crate::format::head::Moment;
+use crate::format::head::{Layer, Moment};
 use crate::format::{BLOCK, MAX_RUNS};
 use crate::image::Image;
 use crate::keep::Rules;
+use crate::losses::Losses;
 use crate::pack::Packer;
 use crate::runs::{Blocks, layer_runs};
 use crate::store::Store;
@@ -62,6 +63,10 @@ pub trait Checkpoint {
     /// Whether nothing has changed.
     fn is_unchanged(&self) -> bool;
 
+    /// How many blocks at the beginning each checkpoint makes for itself: two of them may have others there
+    /// although nothing has changed.
+    fn own_blocks(&self) -> u64;
+
     /// The blocks to be stored, ascending: those that differ from the image that it is compared with.
     ///
     /// # Errors
@@ -105,6 +110,15 @@ pub enum Shipped {
     Unchanged,
 }
 
+/// What was stored again of what a store has lost.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Mended {
+    /// Blocks that earlier moments have, too.
+    pub blocks: u64,
+    /// Blocks that describe the newest moment, which was stored for that.
+    pub own_blocks: u64,
+}
+
 /// Backs up one volume.
 pub struct Shipper {
     writer: Writer,
@@ -140,8 +154,33 @@ impl Shipper {
     /// # Errors
     /// Another writer has begun, the store fails, or the volume does. What was stored before is whole.
     pub fn ship(&mut self, source: &dyn Source, watch: &dyn Watch) -> Result<Shipped> {
+        let shipped = self.ship_again(source, None, watch)?;
+        Ok(shipped.0)
+    }
+
+    /// The same, and stores again what the store has lost of the moments before, where the volume still has
+    /// it: blocks that have not been written since. Each moment that had them has them again, and what is
+    /// stored now can be read wholly.
+    ///
+    /// # Errors
+    /// As [`Self::ship`].
+    pub fn mend(
+        &mut self,
+        source: &dyn Source,
+        losses: &Losses,
+        watch: &dyn Watch,
+    ) -> Result<(Shipped, Mended)> {
+        self.ship_again(source, Some(losses), watch)
+    }
+
+    fn ship_again(
+        &mut self,
+        source: &dyn Source,
+        losses: Option<&Losses>,
+        watch: &dyn Watch,
+    ) -> Result<(Shipped, Mended)> {
         for _ in 1..ATTEMPTS {
-            match self.try_ship(source, watch) {
+            match self.try_ship(source, losses, watch) {
                 // A prune, perhaps; if it was somebody else, opening anew tells.
                 Err(Error::Lost { .. } | Error::Unclear { .. }) => {}
                 // The volume needed the space of the checkpoint; a new one tells the same.
@@ -149,7 +188,7 @@ impl Shipper {
                 other => return other,
             }
         }
-        self.try_ship(source, watch)
+        self.try_ship(source, losses, watch)
     }
 
     /// Merges layers of the newest moment if it has too many. Moments are whole whether it succeeds or
@@ -245,8 +284,13 @@ impl Shipper {
         }
     }
 
-    fn try_ship(&mut self, source: &dyn Source, watch: &dyn Watch) -> Result<Shipped> {
-        self.fresh(|this| this.ship_once(source, watch))
+    fn try_ship(
+        &mut self,
+        source: &dyn Source,
+        losses: Option<&Losses>,
+        watch: &dyn Watch,
+    ) -> Result<(Shipped, Mended)> {
+        self.fresh(|this| this.ship_once(source, losses, watch))
     }
 
     /// Does something with a writer that knows what is kept; after a failure it may not any longer.
@@ -260,7 +304,12 @@ impl Shipper {
         Ok(done)
     }
 
-    fn ship_once(&mut self, source: &dyn Source, watch: &dyn Watch) -> Result<Shipped> {
+    fn ship_once(
+        &mut self,
+        source: &dyn Source,
+        losses: Option<&Losses>,
+        watch: &dyn Watch,
+    ) -> Result<(Shipped, Mended)> {
         let moments = self.writer.catalogue().moments();
         let known = source.known();
         let mut newest = moments.iter().rev();
@@ -268,46 +317,132 @@ impl Shipper {
         let before = before.cloned();
         let is_newest = moments.last() == before.as_ref();
         let since = before.as_ref().map(|moment| moment.checkpoint.as_str());
-        let checkpoint = source.checkpoint(since)?;
-        if checkpoint.is_unchanged() && before.is_some() && is_newest {
+        let mut checkpoint = source.checkpoint(since)?;
+        let is_stored = checkpoint.is_unchanged() && before.is_some() && is_newest;
+        if is_stored && losses.is_none_or(Losses::is_none) {
             // Whoever takes a backup over is its writer from now on, also if there is nothing to store.
             if self.writer.takes_over() {
                 self.writer.begin()?;
             }
             self.writer.check()?;
-            return Ok(Shipped::Unchanged);
+            return Ok((Shipped::Unchanged, Mended::default()));
         }
         if !self.writer.catalogue().has_room() {
             return Err(Error::Full);
         }
         self.writer.begin()?;
         let before = before.filter(|_| !checkpoint.is_whole());
-        let (shipped, blocks) = self.store(checkpoint.as_ref(), before.as_ref(), watch)?;
+        let before = match before.map(|before| Ok((self.blocks_of(&before)?, before))) {
+            // Which blocks it has cannot be told any longer, so that all of them are stored.
+            Some(Err(why)) if Error::is_damage(&why) => {
+                drop(checkpoint);
+                checkpoint = source.checkpoint(None)?;
+                None
+            }
+            before => before.transpose()?,
+        };
+        let mut next = self.plan(checkpoint.as_ref(), before)?;
+        let mut mended = Mended::default();
+        if let Some(losses) = losses {
+            mended = self.store_again(checkpoint.as_ref(), &mut next, losses, watch)?;
+        }
+        if is_stored && next.is_empty() {
+            match mended.blocks {
+                0 => self.writer.check()?,
+                _ => self.writer.publish(true)?,
+            }
+            return Ok((Shipped::Unchanged, mended));
+        }
+        let (shipped, blocks) = self.store(checkpoint.as_ref(), next, mended, watch)?;
         let id = checkpoint.id();
         checkpoint.shipped()?;
         self.last = Some((id, blocks));
-        Ok(shipped)
+        Ok((shipped, mended))
     }
 
-    /// Stores the layers and the head of a checkpoint; returns the blocks that they have as well.
-    fn store(
-        &mut self,
-        checkpoint: &dyn Checkpoint,
-        before: Option<&Moment>,
-        watch: &dyn Watch,
-    ) -> Result<(Shipped, Blocks)> {
+    /// What a checkpoint adds to the moment before, of which the blocks are told as well.
+    fn plan(&self, checkpoint: &dyn Checkpoint, before: Option<(Blocks, Moment)>) -> Result<Next> {
+        let (old, before) = before.unzip();
+        let old = old.unwrap_or_default();
         let gained = collect(|each| checkpoint.for_each_gained(each))?;
-        let old = match before {
-            Some(before) => self.blocks_of(before)?,
-            None => Blocks::default(),
-        };
         let live = collect(|each| checkpoint.for_each_live(each))?;
         let dropped = old.without(&live).without(&gained);
-        let blocks_now = old.without(&dropped).with(&gained);
-        let mut layers = before.map_or_else(Vec::new, |before| before.layers.clone());
-        let (mut blocks, mut bytes) = (0, 0);
-        watch.expect(gained.count() * BLOCK as u64);
-        for runs in layer_runs(&gained, &dropped)?.chunks(MAX_RUNS) {
+        Ok(Next {
+            before: before.map(|before| before.number),
+            blocks: old.without(&dropped).with(&gained),
+            gained,
+            dropped,
+            live,
+        })
+    }
+
+    /// Stores what was lost of layers of the moment before and has not been written since. Every moment has
+    /// it right on top of the layer that had it, and so it has what that one had. What each checkpoint makes
+    /// for itself becomes a part of the next moment instead.
+    fn store_again(
+        &mut self,
+        checkpoint: &dyn Checkpoint,
+        next: &mut Next,
+        losses: &Losses,
+        watch: &dyn Watch,
+    ) -> Result<Mended> {
+        let mut mended = Mended::default();
+        let Some(before) = self.moment_before(next) else {
+            return Ok(mended);
+        };
+        let store = Arc::clone(self.writer.store());
+        let image = Image::open(store, Arc::default(), self.writer.catalogue(), &before)?;
+        let mut own = Blocks::default();
+        if checkpoint.is_unchanged() {
+            own.push(0, checkpoint.own_blocks())?;
+        }
+        let steady = next.blocks.without(&next.gained).without(&own);
+        let lost = losses.in_image(&before.layers, image.extents());
+        drop(image);
+        for (layer, lost) in lost {
+            let again = lost.and(&steady);
+            if !lost.and(&own).is_empty() {
+                next.gained = next.gained.with(&next.live.and(&own));
+                next.blocks = next.blocks.with(&next.gained);
+                mended.own_blocks = next.gained.count();
+            }
+            if again.is_empty() {
+                continue;
+            }
+            watch.expect(again.count() * BLOCK as u64);
+            let stored = self.write_layers(checkpoint, &again, &Blocks::default(), watch)?;
+            let numbers: Vec<u64> = stored.iter().map(|layer| layer.number).collect();
+            let mut moments = self.writer.catalogue().moments().to_vec();
+            for moment in &mut moments {
+                if let Some(at) = moment.layers.iter().position(|number| *number == layer) {
+                    moment
+                        .layers
+                        .splice(at + 1..at + 1, numbers.iter().copied());
+                }
+            }
+            self.writer.catalogue_mut().set_moments(moments);
+            mended.blocks += again.count();
+        }
+        Ok(mended)
+    }
+
+    /// The moment that a next one adds to, as it is now.
+    fn moment_before(&self, next: &Next) -> Option<Moment> {
+        let mut moments = self.writer.catalogue().moments().iter();
+        let before = moments.find(|moment| Some(moment.number) == next.before);
+        before.cloned()
+    }
+
+    /// Stores blocks of a checkpoint as layers.
+    fn write_layers(
+        &mut self,
+        checkpoint: &dyn Checkpoint,
+        gained: &Blocks,
+        dropped: &Blocks,
+        watch: &dyn Watch,
+    ) -> Result<Vec<Layer>> {
+        let mut layers = Vec::new();
+        for runs in layer_runs(gained, dropped)?.chunks(MAX_RUNS) {
             let packer = Packer {
                 store: self.writer.store(),
                 seal: self.writer.seal(),
@@ -316,11 +451,26 @@ impl Shipper {
             let name = self.writer.new_layer()?;
             let mut read = |block, buf: &mut [u8]| checkpoint.read(block, buf);
             let layer = packer.write(name, runs.to_vec(), &mut read)?;
-            layers.push(layer.number);
-            blocks += layer.blocks;
-            bytes += layer.bytes;
+            layers.push(layer.clone());
             self.writer.catalogue_mut().add_layer(layer);
         }
+        Ok(layers)
+    }
+
+    /// Stores the layers and the head of a checkpoint; returns the blocks that they have as well.
+    fn store(
+        &mut self,
+        checkpoint: &dyn Checkpoint,
+        next: Next,
+        mended: Mended,
+        watch: &dyn Watch,
+    ) -> Result<(Shipped, Blocks)> {
+        let before = self.moment_before(&next);
+        watch.expect(next.gained.count() * BLOCK as u64);
+        let added = self.write_layers(checkpoint, &next.gained, &next.dropped, watch)?;
+        let is_whole = before.is_none();
+        let mut layers = before.map_or_else(Vec::new, |before| before.layers);
+        layers.extend(added.iter().map(|layer| layer.number));
         let (seconds, nanoseconds) = since_epoch(checkpoint.time());
         let moment = Moment {
             number: self.writer.next_number(),
@@ -328,19 +478,20 @@ impl Shipper {
             seconds,
             nanoseconds,
             blocks: checkpoint.blocks(),
-            live: blocks_now.count(),
+            live: next.blocks.count(),
             layers,
             automatic: self.writer.options().automatic,
         };
         self.writer.catalogue_mut().add_moment(moment.clone());
-        self.writer.publish(false)?;
+        // Layers of moments that a base has are told by a whole head only.
+        self.writer.publish(mended.blocks > 0)?;
         let shipped = Shipped::Moment {
             moment,
-            is_whole: before.is_none(),
-            blocks,
-            bytes,
+            is_whole,
+            blocks: added.iter().map(|layer| layer.blocks).sum(),
+            bytes: added.iter().map(|layer| layer.bytes).sum(),
         };
-        Ok((shipped, blocks_now))
+        Ok((shipped, next.blocks))
     }
 
     /// The blocks of a moment.
@@ -354,6 +505,27 @@ impl Shipper {
         let seal = Arc::default();
         let store = Arc::clone(self.writer.store());
         Image::open(store, seal, self.writer.catalogue(), moment)?.live()
+    }
+}
+
+/// What the next moment adds to the one before.
+struct Next {
+    /// The number of the moment before.
+    before: Option<u64>,
+    /// Blocks that are stored.
+    gained: Blocks,
+    /// Blocks that have no contents any longer.
+    dropped: Blocks,
+    /// Blocks that the checkpoint needs.
+    live: Blocks,
+    /// All that the moment has then.
+    blocks: Blocks,
+}
+
+impl Next {
+    /// Whether it adds nothing.
+    fn is_empty(&self) -> bool {
+        self.gained.is_empty() && self.dropped.is_empty()
     }
 }
 

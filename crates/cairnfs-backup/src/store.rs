@@ -21,6 +21,7 @@ use tokio::runtime::{Handle, Runtime};
 use crate::directory;
 use crate::ended::{Ended, GLANCE};
 use crate::error::{Error, Result};
+use crate::in_flight::{InFlight, Waiting};
 
 /// How often a request is made before its failure counts.
 const ATTEMPTS: u32 = 4;
@@ -40,6 +41,7 @@ pub struct Store {
     /// Whether answers are not waited for any longer.
     ended: Ended,
     counts: Counts,
+    in_flight: InFlight,
 }
 
 #[derive(Debug, Default)]
@@ -103,6 +105,7 @@ impl Store {
             pause: PAUSE,
             ended: Ended::default(),
             counts: Counts::default(),
+            in_flight: InFlight::default(),
         })
     }
 
@@ -143,6 +146,11 @@ impl Store {
         }
     }
 
+    /// The oldest request that has no answer yet.
+    pub fn waiting(&self) -> Option<Waiting> {
+        self.in_flight.oldest()
+    }
+
     fn path(&self, name: &str) -> Path {
         let parts = name.split('/');
         parts.fold(self.prefix.clone(), |path, part| path.join(part))
@@ -175,6 +183,7 @@ impl Store {
         if self.has_ended() {
             return Err(Error::Interrupted);
         }
+        let _request = self.in_flight.begin(what, name);
         for _ in 1..ATTEMPTS {
             match self.wait(request()) {
                 Err(_) if self.has_ended() => return Err(Error::Interrupted),
@@ -209,6 +218,7 @@ impl Store {
         let path = self.path(name);
         let mut pause = self.pause;
         let mut attempt = 1;
+        let _request = self.in_flight.begin("store", name);
         loop {
             let payload = PutPayload::from_bytes(bytes.clone());
             let put = self.inner.put_opts(&path, payload, PutMode::Create.into());
@@ -359,6 +369,9 @@ impl Store {
     pub(crate) fn sweep(&self, folder: &str) {
         if let Some(dir) = &self.dir {
             let folder = dir.join(folder);
+            let _request = self
+                .in_flight
+                .begin("list", "what killed programs have left");
             // What is not waited for costs space only.
             let _ = self.ended.wait_for(move || directory::sweep(&folder));
         }

@@ -75,7 +75,7 @@ pub fn absolute(url: &str) -> Result<String> {
 /// # Errors
 /// The URL cannot be understood, or nothing is there.
 pub fn open(url: &str, place: Place, environment: &Environment, ended: &Ended) -> Result<Store> {
-    let store = match path_of(url)? {
+    let store = match directory_of(url)? {
         Some(path) => {
             let opened = ended.wait_for(move || directory(&path, place))?;
             opened?
@@ -90,14 +90,17 @@ pub fn open(url: &str, place: Place, environment: &Environment, ended: &Ended) -
 /// # Errors
 /// The URL cannot be understood, or means something that this program was built without.
 pub fn usable(url: &str) -> Result<()> {
-    match path_of(url)? {
+    match directory_of(url)? {
         Some(_) => Ok(()),
         None => remote(&parsed(url)?, &environment()).map(drop),
     }
 }
 
-/// The directory that a URL or a path means, if it means one.
-fn path_of(url: &str) -> Result<Option<PathBuf>> {
+/// The directory that a URL or a path means, if it means one; it need not exist.
+///
+/// # Errors
+/// The URL cannot be understood.
+pub fn directory_of(url: &str) -> Result<Option<PathBuf>> {
     if !url.contains("://") {
         return Ok(Some(url.into()));
     }

@@ -48,6 +48,10 @@ impl Checkpoint for cairnfs::Checkpoint {
         self.is_unchanged()
     }
 
+    fn own_blocks(&self) -> u64 {
+        self.fixed_size() / BLOCK as u64
+    }
+
     fn for_each_gained(&self, each: &mut EachRun<'_>) -> Result<()> {
         passing(each, |each| self.for_each_gained(each))
     }

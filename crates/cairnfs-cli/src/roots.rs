@@ -51,6 +51,9 @@ pub trait Mounts {
     /// The mount still shows the root of before.
     fn replacing(&self, branch: &str, change: &mut dyn FnMut()) -> cairnfs::Result<()>;
 
+    /// Whether a mount with this device number is one of these.
+    fn serves(&self, device: &str) -> bool;
+
     /// Where a branch is mounted.
     fn mounted_on(&self, root: u32) -> Option<PathBuf>;
 
@@ -238,6 +241,14 @@ impl<'a> Roots<'a> {
             }
         }
         done.unwrap_or_else(change)
+    }
+
+    /// Whether a mount with this device number is one of the volume.
+    pub fn is_mounted_as(&self, device: &str) -> bool {
+        match &self.place {
+            Place::Mounted(mounts) => mounts.serves(device),
+            Place::Here(_) => false,
+        }
     }
 
     /// Waits until all that was done before is in the backup that the mounts ship to.

@@ -119,8 +119,12 @@ impl Verb {
 
 /// Runs a command.
 pub fn run(verb: &Verb) -> Result<ExitCode, AnyError> {
-    let code = with_files(verb).map_err(|error| verb.failed(error))?;
-    Ok(ExitCode::from(code))
+    code_of(verb).map(ExitCode::from)
+}
+
+/// Runs a command, and returns its exit code.
+pub fn code_of(verb: &Verb) -> Result<u8, AnyError> {
+    with_files(verb).map_err(|error| verb.failed(error))
 }
 
 /// A command as it is typed, behind the name of the program.

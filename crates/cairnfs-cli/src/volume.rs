@@ -161,6 +161,15 @@ impl Volume {
         })
     }
 
+    /// One that is open already, on the branch `main`; `path` is shown for it.
+    pub fn opened(fs: Arc<FileSystem>, path: PathBuf) -> Self {
+        Self {
+            fs,
+            path,
+            reference: None,
+        }
+    }
+
     /// Opens the volume that a path names, and looks up the path inside.
     ///
     /// # Errors

@@ -34,6 +34,8 @@ mod place;
 mod roots;
 #[path = "offline/roots_words.rs"]
 mod roots_words;
+#[path = "offline/rotten.rs"]
+mod rotten;
 #[path = "offline/salvage.rs"]
 mod salvage;
 #[path = "offline/trees.rs"]

@@ -137,6 +137,25 @@ pub struct Backup {
     /// The last of these failures.
     #[serde(default)]
     pub last_care_error: Option<LastError>,
+    /// Seconds since the attempt to store a moment began that goes on now.
+    #[serde(default)]
+    pub attempt: Option<u64>,
+    /// What has no answer for the longest time.
+    #[serde(default)]
+    pub in_flight: Option<InFlight>,
+}
+
+/// A request of a backup to its store that has no answer yet: the oldest one.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InFlight {
+    /// What it is about, such as `store heads/7`.
+    pub what: String,
+    /// Seconds since it was first made.
+    pub seconds: u64,
+    /// How many have no answer.
+    pub requests: u64,
+    /// Whether it has been without an answer for so long that the backup counts as one that hangs.
+    pub overdue: bool,
 }
 
 /// The status of a mounted volume.

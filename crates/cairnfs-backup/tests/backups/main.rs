@@ -14,6 +14,7 @@ mod crashes;
 mod heads;
 mod hostile;
 mod refused;
+mod rotten;
 mod scale;
 mod sealed;
 mod steps;

@@ -196,6 +196,10 @@ impl Checkpoint for Frozen<'_> {
         self.before.as_ref() == Some(&self.blocks)
     }
 
+    fn own_blocks(&self) -> u64 {
+        0
+    }
+
     fn for_each_gained(&self, each: &mut EachRun<'_>) -> Result<()> {
         let old = |block: &u64| self.before.as_ref().and_then(|before| before.get(block));
         let gained = self

@@ -36,6 +36,8 @@ struct Lost {
 pub struct Copier<'a> {
     keep: Keep,
     progress: &'a Progress,
+    /// What a message about an unreadable range says of the copy.
+    instead: &'static str,
     links: HashMap<(u64, u64), Vec<u8>>,
     buffer: Vec<u8>,
     /// The last unreadable range of the current file; it may still grow.
@@ -52,11 +54,20 @@ impl<'a> Copier<'a> {
         Self {
             keep,
             progress,
+            instead: " and are zeros in the copy",
             links: HashMap::new(),
             buffer: vec![0; CHUNK],
             lost: None,
             hints: HashSet::new(),
             summary: Summary::default(),
+        }
+    }
+
+    /// One of which nothing is kept: it only reads.
+    pub fn reading(progress: &'a Progress) -> Self {
+        Self {
+            instead: "",
+            ..Self::new(Keep::ALL, progress)
         }
     }
 
@@ -338,7 +349,8 @@ impl<'a> Copier<'a> {
         };
         let (first, last) = (range.start, range.end.saturating_sub(1));
         self.progress.note(&format!(
-            "{path}: bytes {first} to {last} could not be read and are zeros in the copy: {why}"
+            "{path}: bytes {first} to {last} could not be read{}: {why}",
+            self.instead
         ));
         if self.summary.unreadable.len() < MAX_LISTED {
             self.summary.unreadable.push(Unreadable {

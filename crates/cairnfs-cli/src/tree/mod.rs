@@ -12,6 +12,7 @@ pub mod count;
 pub mod descent;
 pub mod host;
 pub mod host_sink;
+pub mod nowhere;
 pub mod packed;
 pub mod pax;
 pub mod pending;

@@ -108,3 +108,80 @@ fn a_mount_ships_what_has_changed_and_survives_a_prune_and_a_kill() {
     assert!(place.ok(&["backup", "check", "b"]).contains("clean"));
     place.finish();
 }
+
+#[test]
+fn a_backup_in_the_volume_itself_is_refused_by_any_path() {
+    if !able(&[]) {
+        return;
+    }
+    let mut place = Place::new("64M");
+    place.mount("");
+    fs::create_dir(place.at("dir")).unwrap();
+    std::os::unix::fs::symlink("m/dir", place.beside("link")).unwrap();
+    place.ok(&["branch", "m", "other"]);
+    place.mount_beside("branch=other", "beside");
+    let bound = place.beside("bound");
+    fs::create_dir(&bound).unwrap();
+    place.sh("mount --bind dir ../bound");
+    let told = ["lies in the volume itself", "outside of the volume"];
+    for volume in ["m", "v.cairn", "m/dir", "bound", "beside"] {
+        let absolute = format!("file://{}", place.at("dir/b").display());
+        for url in ["m/b", "link/b", "bound/b/c", "beside/b", &absolute] {
+            place.fails(&["backup", volume, url], 1, &told);
+        }
+    }
+    assert_eq!(fs::read_dir(place.at("dir")).unwrap().count(), 0);
+    assert!(!place.at("b").exists() && !place.beside("beside/b").exists());
+    // Another volume may have its backup there, unless its own file is what holds this one.
+    place.ok(&["mkfs", "-q", "--size", "64M", "o.cairn"]);
+    place.ok(&["backup", "o.cairn", "m/dir/of-other"]);
+    place.sh("umount ../bound");
+    place.umount_beside("beside");
+    place.umount();
+    for url in ["m", "m/b"] {
+        let option = format!("backup={}", place.beside(url).display());
+        let out = place.run(&["mount", "-o", &option, "v.cairn", "m"]);
+        let text = String::from_utf8_lossy(&out.stderr).into_owned();
+        assert_eq!(out.status.code(), Some(32), "{url}: {text}");
+        assert!(told.iter().all(|told| text.contains(told)), "{text}");
+    }
+    assert_eq!(fs::read_dir(place.beside("m")).unwrap().count(), 0);
+    place.check();
+}
+
+#[test]
+fn what_a_store_has_lost_is_stored_again_from_a_mounted_volume() {
+    if !able(&[]) {
+        return;
+    }
+    let place = Place::mounted("64M", "");
+    let text = "kept".repeat(100_000);
+    fs::write(place.at("f"), &text).unwrap();
+    place.ok(&["backup", "m", "b"]);
+    for entry in fs::read_dir(place.beside("b/layers")).unwrap() {
+        let path = entry.unwrap().path();
+        let mut bytes = fs::read(&path).unwrap();
+        let middle = bytes.len() / 2;
+        bytes[middle] ^= 1;
+        fs::write(&path, bytes).unwrap();
+    }
+    place.fails(
+        &["restore-from", "b", "lacking"],
+        1,
+        &["backup repair b --from VOLUME"],
+    );
+    fs::write(place.at("g"), "new").unwrap();
+    // The earlier moment lacks what has been written since.
+    let out = place.run(&["backup", "repair", "b", "--from", "m"]);
+    assert!(matches!(out.status.code(), Some(0 | 4)));
+    let told = String::from_utf8_lossy(&out.stdout);
+    assert!(
+        told.contains("Stored again ") && told.contains(": whole"),
+        "{told}"
+    );
+    place.ok(&["restore-from", "b", "whole"]);
+    assert_eq!(place.ok(&["cat", "whole:/f"]), text);
+    assert_eq!(place.ok(&["cat", "whole:/g"]), "new");
+    assert!(place.ok(&["check", "--data", "whole"]).contains("clean"));
+    place.finish();
+}

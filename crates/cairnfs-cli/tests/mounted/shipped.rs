@@ -96,6 +96,43 @@ fn a_store_that_does_not_answer_is_told_and_holds_up_neither_an_unmount_nor_a_si
 }
 
 #[test]
+fn what_waits_for_the_store_is_shown_and_becomes_a_problem() {
+    if !able(&[]) {
+        return;
+    }
+    let mut place = Place::new("64M");
+    silent_store(&place.beside("b"));
+    let url = place.beside("b");
+    place.mount_logged(&format!(
+        "backup={},interval=1s,backup-wait=0",
+        url.display()
+    ));
+    let in_flight = |name: &str| stats(&place)["backup"]["in_flight"][name].clone();
+    while in_flight("overdue") != true {
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+    assert_eq!(in_flight("what"), "read cairnfs-backup.json");
+    assert!(in_flight("seconds").as_u64() >= Some(10));
+    let shown = stats(&place);
+    assert_eq!(shown["health"], "degraded", "{shown}");
+    assert!(shown["backup"]["attempt"].as_u64() >= Some(10), "{shown}");
+    assert_eq!(shown["backup"]["failures"], 0);
+    let told = ["has waited for ", "an answer to: read cairnfs-backup.json"];
+    place.fails(&["stats", "--check", "m"], 1, &told);
+    let table = place.ok(&["stats", "m"]);
+    assert!(
+        table.contains("in flight") && table.contains("attempt"),
+        "{table}"
+    );
+    let metrics = place.ok(&["stats", "--prometheus", "m"]);
+    for wanted in ["backup_overdue{", "backup_requests_in_flight{"] {
+        let mut lines = metrics.lines().filter(|line| line.contains(wanted));
+        assert!(lines.any(|line| line.ends_with(" 1")), "{metrics}");
+    }
+    place.umount();
+}
+
+#[test]
 fn a_wait_for_the_backup_ends_when_everything_is_in_it_or_says_why_not() {
     if !able(&[]) {
         return;

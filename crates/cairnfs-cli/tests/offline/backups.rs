@@ -102,8 +102,8 @@ fn check_finds_damage_and_prune_leaves_what_the_rules_keep() {
     let mut bytes = fs::read(&largest).unwrap();
     bytes[5000] ^= 1;
     fs::write(&largest, bytes).unwrap();
+    // What can be read of it is restored: `rotten` looks into that.
     p.fails(&["restore-from", "b", "damaged"], 1, "is damaged");
-    assert!(!p.path("damaged").exists());
     let report = p.run(&["backup", "check", "--json", "b"]);
     assert_eq!(report.status.code(), Some(4));
     let report: serde_json::Value = serde_json::from_slice(&report.stdout).unwrap();

@@ -100,6 +100,12 @@ impl Checkpoint {
         self.capture.is_unchanged
     }
 
+    /// Bytes at the beginning of its image that each checkpoint makes for itself: superblocks and the map of
+    /// free space. Two checkpoints may differ there although nothing has changed; elsewhere they do not.
+    pub fn fixed_size(&self) -> u64 {
+        self.engine.fixed_size()
+    }
+
     /// Passes the runs of blocks, as first block and number, that differ from the image with which it
     /// is compared, in ascending order. It reads the parts of the index that have changed, and takes
     /// memory for a bit for each block in each 128 MiB in which anything has.

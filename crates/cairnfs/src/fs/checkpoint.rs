@@ -4,6 +4,7 @@
 //! back before, outside of all locks.
 
 use crate::error::Result;
+use crate::format::BLOCK_SIZE;
 use crate::fs::FileSystem;
 use crate::txn::Capture;
 use crate::types::CheckpointId;
@@ -25,6 +26,11 @@ impl FileSystem {
     /// The checkpoints that a new one can be compared with.
     pub(crate) fn known_checkpoints(&self) -> Vec<CheckpointId> {
         self.core().known_checkpoints()
+    }
+
+    /// Bytes before the data area.
+    pub(crate) fn fixed_size(&self) -> u64 {
+        self.core().geometry().data_start() * BLOCK_SIZE as u64
     }
 
     /// As [`Core::gained`](crate::txn::Core::gained).

@@ -2,6 +2,7 @@
 //! a moment is a sound volume.
 
 use std::io::{self, Write};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -14,11 +15,12 @@ use cairnfs_backup::{
 use cairnfs_check::CheckOptions;
 use serde::Serialize;
 
-use super::{AtArgs, KeyArgs, Opened, Shown, failure, interruption, warn};
+use super::{AtArgs, KeyArgs, Opened, Shown, failure, interruption, moments, unread, warn};
 use crate::failure::{AnyError, Explain, Failure};
 use crate::output::{self, Progress, counted, local_time, word};
 use crate::size::human;
 use crate::stage::Stage;
+use crate::tree::Unreadable as Range;
 
 /// Exit code: damage was found.
 const ERRORS: u8 = 4;
@@ -39,6 +41,10 @@ newest moment (or that of --at) is checked as `cairnfs check --data` does. With
 --drill a moment drawn by lot is restored into a temporary file in TMPDIR and
 checked there. Without the key of an encrypted backup hashes are compared, but
 no moment is checked, which a warning says; --drill and --at are refused.
+If contents are damaged or missing, the moments are named that this takes, and
+those that it spares; and of the moment that is looked at each file that cannot
+be read, with the ranges that are lost. `cairnfs backup repair URL --from VOLUME`
+stores again what the volume still has.
 
 Exit codes, as in fsck(8): 0 no errors, 4 errors found, 8 the backup could not be
 checked, 2 wrong arguments.";
@@ -82,6 +88,12 @@ struct Json<'a> {
     garbage_bytes: u64,
     /// The moment that was checked as a volume.
     checked_moment: Option<u64>,
+    /// The moments of which not everything can be read.
+    damaged_moments: Vec<moments::Json>,
+    /// Damage that takes nothing of any moment.
+    covered: &'a [String],
+    /// Of the moment that was looked at: ranges of files that cannot be read; the first 10,000.
+    unreadable: Vec<Range>,
 }
 
 /// Runs the command.
@@ -111,7 +123,7 @@ pub fn run(args: &Args) -> Result<ExitCode, AnyError> {
     );
     let mut report = report.map_err(|e| wrong(&e))?;
     drop(watch);
-    let mut checked = None;
+    let (mut checked, mut ranges) = (None, Vec::new());
     if !args.quick && !opens {
         warn(&format!(
             "{}: hashes were compared, but no moment was checked as a volume: that needs --passphrase-file or \
@@ -121,7 +133,13 @@ pub fn run(args: &Args) -> Result<ExitCode, AnyError> {
     }
     if !args.quick && opens && !opened.catalogue.moments().is_empty() {
         let moment = choose(args, &opened)?;
-        let found = check_moment(args, &opened, &moment, &stage);
+        let damaged = report.damaged.iter().find(|it| it.number == moment.number);
+        let found = match damaged.map(|damaged| damaged.blocks) {
+            None => check_moment(args, &opened, &moment, &stage),
+            // What is wrong with it was told.
+            Some(None) => Ok(Vec::new()),
+            Some(Some(_)) => read_files(args, &opened, &moment, &mut ranges)?,
+        };
         match found {
             Ok(found) => report.problems.extend(found),
             // What is damaged already cannot be read as a volume.
@@ -133,7 +151,7 @@ pub fn run(args: &Args) -> Result<ExitCode, AnyError> {
         checked = Some(moment);
     }
     let lost = opened.catalogue.unreachable();
-    tell(args, &report, lost, checked.as_ref())?;
+    tell(args, &opened, &report, (lost, ranges), checked.as_ref())?;
     Ok(ExitCode::from(match report.problems.is_empty() {
         true => 0,
         false => ERRORS,
@@ -175,6 +193,53 @@ fn check_moment(
     check_device(args, &device)
 }
 
+/// Reads the files of a moment of which blocks are missing. What cannot be read of them is told as it is
+/// met; returns what is wrong.
+///
+/// # Errors
+/// The command was interrupted.
+fn read_files(
+    args: &Args,
+    opened: &Opened,
+    moment: &Moment,
+    ranges: &mut Vec<Range>,
+) -> Result<Result<Vec<String>, Error>, Failure> {
+    let (store, seal) = (Arc::clone(&opened.store), Arc::clone(&opened.seal));
+    let image = Image::open(store, seal, &opened.catalogue, moment);
+    let device = image.and_then(|image| {
+        let cache = Cache::new(CACHE, None)?;
+        Ok(MomentDevice::new(image, cache, Fetch::Object))
+    });
+    let device = match device {
+        Ok(device) => Arc::new(device),
+        Err(why) => return Ok(Err(why)),
+    };
+    let name = PathBuf::from(format!("moment {}", moment.number));
+    let unread = match unread::read_all(device, &name, args.quiet || args.json)? {
+        Ok(unread) => unread,
+        Err(why) => {
+            return Ok(Ok(vec![format!(
+                "no file of moment {} can be read: {why}",
+                moment.number
+            )]));
+        }
+    };
+    let mut found = unread.volume;
+    if unread.files.failed > 0 {
+        found.push(format!(
+            "{} of moment {} cannot be read, or not wholly",
+            counted(
+                unread.files.failed,
+                "file or directory",
+                "files or directories"
+            ),
+            moment.number
+        ));
+    }
+    *ranges = unread.files.unreadable;
+    Ok(Ok(found))
+}
+
 fn check_device(args: &Args, device: &dyn Device) -> Result<Vec<String>, Error> {
     let progress = Progress::steps("check", args.quiet || args.json);
     let report = cairnfs_check::check(device, &CheckOptions { data: true }, &mut |at| {
@@ -189,8 +254,9 @@ fn check_device(args: &Args, device: &dyn Device) -> Result<Vec<String>, Error> 
 
 fn tell(
     args: &Args,
+    opened: &Opened,
     report: &Report,
-    unreachable: Option<(u64, u64)>,
+    (unreachable, unreadable): (Option<(u64, u64)>, Vec<Range>),
     checked: Option<&Moment>,
 ) -> Result<(), AnyError> {
     if args.json {
@@ -206,12 +272,18 @@ fn tell(
             garbage_objects: report.garbage_objects,
             garbage_bytes: report.garbage_bytes,
             checked_moment: checked.map(|moment| moment.number),
+            damaged_moments: moments::json(&report.damaged),
+            covered: &report.covered,
+            unreadable,
         });
     }
     let mut out = io::stdout().lock();
     let mut write = || -> io::Result<()> {
         for problem in &report.problems {
             writeln!(out, "{problem}")?;
+        }
+        for covered in &report.covered {
+            writeln!(out, "no moment needs what is lost here: {covered}")?;
         }
         let state = match report.problems.len() as u64 {
             0 => "clean".into(),
@@ -225,6 +297,16 @@ fn tell(
             human(report.bytes),
             counted(report.objects, "object", "objects")
         )?;
+        for line in moments::lines(&opened.catalogue, &report.damaged) {
+            writeln!(out, "{line}")?;
+        }
+        if !report.damaged.is_empty() {
+            writeln!(
+                out,
+                "what a volume still has is stored again by: cairnfs backup repair {} --from VOLUME",
+                word(&args.url)
+            )?;
+        }
         if let Some(moment) = checked {
             let time = local_time(moment.time().into(), &local_zone());
             writeln!(

@@ -5,10 +5,13 @@
 
 mod at;
 mod check;
+pub mod inside;
 mod list;
+mod moments;
 pub mod now;
 mod prune;
 mod repair;
+pub mod unread;
 
 use std::fmt::Display;
 use std::fs;
@@ -37,6 +40,7 @@ Examples:
   cairnfs backup check s3://bucket/disk
   cairnfs backup prune s3://bucket/disk --keep-daily 7 --keep-weekly 5
   cairnfs backup repair s3://bucket/disk             if its newest head is damaged
+  cairnfs backup repair s3://bucket/disk --from disk.img      if contents are
   cairnfs restore-from s3://bucket/disk new.img --at 10:30
   cairnfs mount --at 10:30 s3://bucket/disk ~/then   look into it without restoring
 
@@ -231,7 +235,8 @@ fn unreachable(first: u64, last: u64) -> String {
     )
 }
 
-fn warn(text: &str) {
+/// Tells a warning.
+pub fn warn(text: &str) {
     // Nobody is left to be told that standard error failed.
     let _ = writeln!(io::stderr(), "cairnfs: warning: {text}");
 }

@@ -7,11 +7,12 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use cairnfs_backup::{
-    Error, NewKey, Place, Shipped, Shipper, VolumeSource, WriterOptions, absolute, environment,
+    Error, NewKey, Place, Seal, Shipped, Shipper, VolumeSource, WriterOptions, absolute, check,
+    check_without, environment,
 };
 use serde::{Deserialize, Serialize};
 
-use super::{Shown, failure, interruption, passphrase, rate};
+use super::{Shown, failure, inside, interruption, moments, passphrase, rate, repair};
 use crate::failure::{AnyError, Failure};
 use crate::output::{counted, local_time};
 use crate::raw_path;
@@ -52,6 +53,10 @@ pub struct Args {
     /// The name of the writer.
     #[arg(skip)]
     name: String,
+    /// Whether what the store has lost is stored again: `cairnfs backup repair --from`.
+    #[arg(skip)]
+    #[serde(default)]
+    mends: bool,
 }
 
 #[derive(Serialize)]
@@ -67,6 +72,23 @@ struct Summary {
 }
 
 impl Args {
+    /// A backup that stores again what the store has lost.
+    pub fn mending(volume: PathBuf, url: String, take_over: bool) -> Self {
+        Self {
+            volume,
+            url,
+            take_over,
+            encrypt: None,
+            recipient: None,
+            json: false,
+            quiet: false,
+            passphrase: None,
+            environment: Vec::new(),
+            name: String::new(),
+            mends: true,
+        }
+    }
+
     /// Reads what only the process that was called can: files and the environment.
     ///
     /// # Errors
@@ -103,7 +125,10 @@ pub fn perform(args: &Args, roots: &Roots<'_>) -> Result<u8, AnyError> {
         Error::Engine(error) => Failure::engine(args.volume.display(), error),
         other => failure(&args.url, other),
     };
-    let store = cairnfs_backup::open(&args.url, Place::Make, &args.environment, &ended);
+    inside::refuse_within(&args.url, |device| roots.is_mounted_as(device), &ended)
+        .map_err(|e| wrong(&e))?;
+    let place = if args.mends { Place::Find } else { Place::Make };
+    let store = cairnfs_backup::open(&args.url, place, &args.environment, &ended);
     let store = Arc::new(store.map_err(|e| wrong(&e))?);
     let source = VolumeSource(roots.volume());
     let options = WriterOptions {
@@ -115,6 +140,9 @@ pub fn perform(args: &Args, roots: &Roots<'_>) -> Result<u8, AnyError> {
     };
     let mut shipper = Shipper::open(Arc::clone(&store), &source, options).map_err(|e| wrong(&e))?;
     roots.fetch_all();
+    if args.mends {
+        return mend(args, stage, (&mut shipper, &source), begun);
+    }
     let quiet = args.quiet || args.json;
     let watch = Shown::new(stage, "storing", quiet);
     let shipped = shipper.ship(&source, &watch).map_err(|e| wrong(&e))?;
@@ -129,6 +157,52 @@ pub fn perform(args: &Args, roots: &Roots<'_>) -> Result<u8, AnyError> {
         )),
     }
     Ok(0)
+}
+
+/// Reads all contents, and stores again what cannot be read where the volume still has it.
+fn mend(
+    args: &Args,
+    stage: &Stage,
+    (shipper, source): (&mut Shipper, &VolumeSource<'_>),
+    begun: Instant,
+) -> Result<u8, AnyError> {
+    let wrong = |why: Error| failure(&args.url, &why);
+    let store = Arc::clone(shipper.writer().store());
+    let watch = Shown::new(stage, "reading", args.quiet);
+    let catalogue = shipper.writer().catalogue();
+    let found = check(&store, catalogue, &Seal::default(), true, &watch).map_err(wrong)?;
+    drop(watch);
+    let watch = Shown::new(stage, "storing", args.quiet);
+    let (shipped, mended) = shipper.mend(source, &found.losses, &watch).map_err(wrong)?;
+    let catalogue = shipper.writer().catalogue();
+    let left = check_without(&store, catalogue, found.losses, &watch).map_err(wrong)?;
+    drop(watch);
+    if matches!(shipped, Shipped::Moment { .. }) {
+        tell(args, stage, &shipped, store.asked().requests, begun)?;
+    }
+    let mut out = stage.out();
+    for line in moments::lines(catalogue, &left.damaged) {
+        writeln!(out, "{line}")?;
+    }
+    for problem in &left.problems {
+        writeln!(out, "stays damaged: {problem}")?;
+    }
+    writeln!(
+        out,
+        "Stored again {} that the store had lost",
+        human((mended.blocks + mended.own_blocks) * 4096)
+    )?;
+    if !left.damaged.is_empty() {
+        writeln!(
+            out,
+            "The volume does not have the rest any longer; cairnfs backup prune removes these moments"
+        )?;
+    }
+    out.flush()?;
+    Ok(match left.damaged.is_empty() && left.problems.is_empty() {
+        true => 0,
+        false => repair::LEFT,
+    })
 }
 
 /// Says what was stored.

@@ -1,41 +1,56 @@
-//! `cairnfs backup repair`: puts damaged heads back from their copies, or goes on behind them.
+//! `cairnfs backup repair`: puts damaged heads back from their copies, or goes on behind them, and stores
+//! lost contents again from the volume.
 
 use std::io::{self, Write};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-use cairnfs_backup::{Repaired, repair};
+use cairnfs_backup::{Catalogue, Repaired, Report, Seal, check, repair};
 use serde::Serialize;
 
-use super::{Damaged, Shown, failure, interruption, open_store, unreachable};
+use super::{Damaged, Shown, failure, interruption, moments, now, open_store, unreachable};
 use crate::failure::AnyError;
-use crate::output::{self, counted};
+use crate::output::{self, counted, word};
 use crate::stage::Stage;
+use crate::verbs::{self, Verb};
 
 /// Exit code: something stays damaged.
-const LEFT: u8 = 4;
+pub const LEFT: u8 = 4;
 
 const EXAMPLES: &str = "\
 Examples:
   cairnfs backup check --quick file:///mnt/other/disk
   cairnfs backup repair file:///mnt/other/disk
+  cairnfs backup repair file:///mnt/other/disk --from ~/disk
 
 Heads name the moments, and each is stored twice. What is damaged or missing is
 put back from the other one of the two. If both are damaged, and the newest
 moments cannot be reached for that, a new head keeps all moments before them, and
-backups go on. Contents cannot be put back: `cairnfs backup check` tells which
-are damaged.
+backups go on.
 
-Exit codes: 0 nothing is damaged any longer, 4 something stays damaged or was
-lost, 1 not repaired, 2 wrong arguments.";
+With --from all contents are read, and what is damaged or missing is stored again
+from the volume, mounted or not, where it has not been written since; then a
+moment is stored of what has changed, so that the newest one can be read wholly.
+Without it only objects, their sizes and indexes are looked at: contents are not
+read, and `cairnfs backup check` tells whether they are damaged.
 
-/// Put back damaged heads, or go on without the moments that they had
+Exit codes: 0 nothing is damaged any longer, as far as that was looked at; 4
+something stays damaged or was lost, 1 not repaired, 2 wrong arguments.";
+
+/// Put back damaged heads, or go on without the moments that they had; store lost contents again
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     /// Where the backup is
     url: String,
+    /// Store lost contents again from this volume, or where it is mounted
+    #[arg(long, value_name = "VOLUME")]
+    from: Option<PathBuf>,
+    /// Go on where another machine or path has ended for good
+    #[arg(long, requires = "from")]
+    take_over: bool,
     /// Print as JSON
-    #[arg(long)]
+    #[arg(long, conflicts_with = "from")]
     json: bool,
 }
 
@@ -46,7 +61,11 @@ struct Json<'a> {
     /// The first and the last moment that are lost, by their numbers.
     unreachable: Option<(u64, u64)>,
     head: Option<u64>,
+    /// Moments that heads name.
     moments: u64,
+    /// What of layers is missing or damaged, without their contents, which were not read.
+    problems: &'a [String],
+    damaged_moments: Vec<moments::Json>,
 }
 
 /// Runs the command.
@@ -60,6 +79,20 @@ pub fn run(args: &Args) -> Result<ExitCode, AnyError> {
         }
         e => failure(&args.url, &e),
     })?;
+    let are_heads_sound = repaired.left.is_empty() && repaired.lost.is_none();
+    if let Some(volume) = &args.from {
+        tell(&repaired)?;
+        let mut again = now::Args::mending(volume.clone(), args.url.clone(), args.take_over);
+        again.prepare()?;
+        let code = verbs::code_of(&Verb::Backup(again))?;
+        return Ok(ExitCode::from(match (code, are_heads_sound) {
+            (0, false) => LEFT,
+            (code, _) => code,
+        }));
+    }
+    let wrong = |e| failure(&args.url, &e);
+    let catalogue = Catalogue::open(&store).map_err(wrong)?;
+    let report = check(&store, &catalogue, &Seal::default(), false, &watch).map_err(wrong)?;
     match args.json {
         true => output::json(&Json {
             restored: &repaired.restored,
@@ -67,10 +100,16 @@ pub fn run(args: &Args) -> Result<ExitCode, AnyError> {
             unreachable: repaired.lost,
             head: repaired.head,
             moments: repaired.moments,
+            problems: &report.problems,
+            damaged_moments: moments::json(&report.damaged),
         })?,
-        false => tell(&repaired)?,
+        false => {
+            tell(&repaired)?;
+            tell_layers(args, &catalogue, &report)?;
+        }
     }
-    Ok(match repaired.left.is_empty() && repaired.lost.is_none() {
+    let is_sound = are_heads_sound && report.problems.is_empty();
+    Ok(match is_sound {
         true => ExitCode::SUCCESS,
         false => ExitCode::from(LEFT),
     })
@@ -92,5 +131,27 @@ fn tell(repaired: &Repaired) -> io::Result<()> {
     }
     let put_back = counted(repaired.restored.len() as u64, "object", "objects");
     let kept = counted(repaired.moments, "moment", "moments");
-    writeln!(out, "Put back {put_back}; {kept} can be reached")
+    writeln!(out, "Put back {put_back} of heads, which name {kept}")
+}
+
+/// What was seen of layers.
+fn tell_layers(args: &Args, catalogue: &Catalogue, report: &Report) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    for problem in &report.problems {
+        writeln!(out, "stays damaged: {problem}")?;
+    }
+    for line in moments::lines(catalogue, &report.damaged) {
+        writeln!(out, "{line}")?;
+    }
+    let url = word(&args.url);
+    match report.problems.is_empty() {
+        true => writeln!(
+            out,
+            "Contents were not read: cairnfs backup check {url} tells whether all of these can be"
+        ),
+        false => writeln!(
+            out,
+            "Contents were not read; what a volume still has is stored again with --from VOLUME"
+        ),
+    }
 }

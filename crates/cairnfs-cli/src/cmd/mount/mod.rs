@@ -226,6 +226,7 @@ fn mount(args: &Args) -> Result<(), Failure> {
     }
     let volume = find_volume(args)?;
     let dir = find_dir(args, dir)?;
+    carrier::check_place(&options, &dir).map_err(failed)?;
     if args.fake {
         return Ok(());
     }

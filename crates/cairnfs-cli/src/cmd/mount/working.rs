@@ -42,6 +42,10 @@ impl Mounts for Open<'_> {
         followed.and(self.handle.follow())
     }
 
+    fn serves(&self, device: &str) -> bool {
+        self.sessions.serves(device)
+    }
+
     fn mounted_on(&self, root: u32) -> Option<PathBuf> {
         self.sessions.mounted_on(root.into())
     }

@@ -31,6 +31,7 @@ impl Health {
                     shortage(status, full),
                     trouble(status),
                     unshipped(status),
+                    unanswered(status),
                     neglected(status),
                 ]
                 .into_iter()
@@ -168,6 +169,18 @@ fn unshipped(status: &Status) -> Option<String> {
     Some(format!("the backup in {} {what}, {age}{last}", backup.url))
 }
 
+/// A message if the store of the backup has not answered for too long.
+fn unanswered(status: &Status) -> Option<String> {
+    let backup = status.backup.as_ref()?;
+    let in_flight = backup.in_flight.as_ref().filter(|it| it.overdue)?;
+    Some(format!(
+        "the backup in {} has waited for {} for an answer to: {}",
+        backup.url,
+        seconds(in_flight.seconds),
+        in_flight.what
+    ))
+}
+
 /// A message if the last attempt to remove what the backup does not need failed.
 fn neglected(status: &Status) -> Option<String> {
     let backup = status.backup.as_ref().filter(|it| it.care_failing)?;
@@ -202,7 +215,7 @@ pub fn errors(status: &Status) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cairnfs_fuse::status::{Backup, Host, LastError, Transport};
+    use cairnfs_fuse::status::{Backup, Host, InFlight, LastError, Transport};
 
     pub fn answer(state: State) -> Answer {
         let space = Space {
@@ -316,6 +329,31 @@ mod tests {
         });
         let (code, line) = judged(&it);
         let wanted = "the backup in s3://b/d is not kept small: may not delete";
+        assert!(code == 1 && line.contains(wanted), "{line}");
+    }
+
+    #[test]
+    fn a_backup_whose_store_does_not_answer_degrades_health() {
+        let mut it = answer(State::Running);
+        let mut in_flight = InFlight {
+            what: "store heads/7".into(),
+            seconds: 24,
+            requests: 2,
+            overdue: false,
+        };
+        let mut backup = Backup {
+            url: "s3://b/d".into(),
+            attempt: Some(25),
+            in_flight: Some(in_flight.clone()),
+            ..Backup::default()
+        };
+        it.status.backup = Some(backup.clone());
+        assert_eq!(judged(&it).0, 0);
+        in_flight.overdue = true;
+        backup.in_flight = Some(in_flight);
+        it.status.backup = Some(backup);
+        let (code, line) = judged(&it);
+        let wanted = "the backup in s3://b/d has waited for 24 s for an answer to: store heads/7";
         assert!(code == 1 && line.contains(wanted), "{line}");
     }
 

@@ -44,7 +44,7 @@ of its newest moment; while nothing changes no further moment is stored.
 Exit codes: 0 shown, 3 the daemon cannot be asked. With --check:
   0  healthy
   1  degraded: nearly full here or on the host, changes wait for space on the host, or there
-     were errors since it was mounted, or its backup (mount -o backup=) fails, or
+     were errors since it was mounted, or its backup (mount -o backup=) fails, hangs, or
      is not kept small
   2  stopped
   3  no answer: no volume is mounted there, or its daemon is gone or does not answer";

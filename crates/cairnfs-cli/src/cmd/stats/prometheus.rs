@@ -283,6 +283,7 @@ impl Page<'_> {
     }
 
     fn backup(&mut self, backup: &Backup) -> io::Result<()> {
+        let in_flight = backup.in_flight.as_ref();
         for (name, kind, help, value) in [
             (
                 "backup_moments_total",
@@ -337,6 +338,30 @@ impl Page<'_> {
                 "gauge",
                 "Time of the newest moment in the backup.",
                 backup.time,
+            ),
+            (
+                "backup_attempt_seconds",
+                "gauge",
+                "Time since the attempt to store a moment began that goes on; 0 if there is none.",
+                Some(backup.attempt.unwrap_or(0)),
+            ),
+            (
+                "backup_requests_in_flight",
+                "gauge",
+                "Requests to the store of the backup that have no answer yet.",
+                Some(in_flight.map_or(0, |it| it.requests)),
+            ),
+            (
+                "backup_oldest_request_seconds",
+                "gauge",
+                "Time since the oldest of these requests was made; 0 if there is none.",
+                Some(in_flight.map_or(0, |it| it.seconds)),
+            ),
+            (
+                "backup_overdue",
+                "gauge",
+                "Whether that request has had no answer for so long that the backup hangs.",
+                Some(u64::from(in_flight.is_some_and(|it| it.overdue))),
             ),
         ] {
             if let Some(value) = value {
@@ -492,6 +517,10 @@ mod tests {
             "backup_removed_moments_total",
             "backup_care_failures_total",
             "backup_care_failing",
+            "backup_attempt_seconds",
+            "backup_requests_in_flight",
+            "backup_oldest_request_seconds",
+            "backup_overdue",
         ] {
             assert!(seen.contains(format!("cairnfs_{name}").as_str()), "{name}");
         }

@@ -11,7 +11,7 @@ use cairnfs_fuse::status::Backup;
 use super::{Counters, health};
 use crate::daemon::Answer;
 use crate::failure::{show_bytes, shown};
-use crate::output;
+use crate::output::{self, counted};
 use crate::size::human;
 
 /// The rows of the table. From `full` percent on, a volume counts as nearly full.
@@ -122,6 +122,19 @@ fn backup_rows(backup: &Backup) -> Vec<(&'static str, String)> {
             (backup.failures + backup.care_failures).to_string(),
         ),
     ];
+    rows.extend(
+        backup
+            .attempt
+            .map(|since| ("  attempt", format!("for {}", health::seconds(since)))),
+    );
+    rows.extend(backup.in_flight.iter().map(|it| {
+        let requests = counted(it.requests, "request", "requests");
+        let (what, since) = (safe(&it.what), health::seconds(it.seconds));
+        (
+            "  in flight",
+            format!("{requests}, the oldest for {since}: {what}"),
+        )
+    }));
     let errors = [&backup.last_error, &backup.last_care_error];
     let last = errors.into_iter().flatten().max_by_key(|error| error.time);
     rows.extend(last.map(|error| {
@@ -286,6 +299,7 @@ fn share(part: u64, of: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use cairnfs_fuse::status::InFlight;
 
     fn counters(pairs: &[(&str, u64)]) -> Counters {
         pairs.iter().map(|(n, v)| ((*n).to_owned(), *v)).collect()
@@ -315,6 +329,19 @@ mod tests {
             Some("4 KiB in 2 moments")
         );
         assert_eq!(row(&backup, "  last failure"), None);
+        assert_eq!(row(&backup, "  in flight"), None);
+        backup.attempt = Some(130);
+        backup.in_flight = Some(InFlight {
+            what: "store heads/7".into(),
+            seconds: 24,
+            requests: 2,
+            overdue: true,
+        });
+        assert_eq!(row(&backup, "  attempt").as_deref(), Some("for 2 min"));
+        assert_eq!(
+            row(&backup, "  in flight").as_deref(),
+            Some("2 requests, the oldest for 24 s: store heads/7")
+        );
         backup.ended = true;
         assert!(row(&backup, "  newest").unwrap().ends_with(", ended"));
     }

@@ -28,6 +28,7 @@ use self::record::Record;
 use self::waits::Waits;
 use self::work::Work;
 use super::opening::OpenVolume;
+use crate::cmd::backup::inside;
 
 /// How long a mount waits for the directory of its backup before it goes on without having seen it.
 const GLANCE: Duration = Duration::from_secs(1);
@@ -121,6 +122,23 @@ pub(super) fn check(options: &MountOptions) -> Result<(), String> {
         .map_err(|why| format!("mount option backup: {}: {why}", cairnfs_backup::shown(url)))
 }
 
+/// Refuses a directory for the backup that lies below the directory on which the volume is to be mounted. One
+/// that does not answer is not waited for: the thread that ships looks again.
+///
+/// # Errors
+/// A text that names the word and the problem with it.
+pub(super) fn check_place(options: &MountOptions, dir: &Path) -> Result<(), String> {
+    let Some(url) = options.backup.as_deref() else {
+        return Ok(());
+    };
+    let begun = Instant::now();
+    let ended = Ended::when(move || begun.elapsed() > GLANCE);
+    match inside::refuse_below(url, dir, &ended) {
+        Ok(()) | Err(Error::Interrupted) => Ok(()),
+        Err(why) => Err(format!("mount option backup: {why}")),
+    }
+}
+
 /// Why nothing could be stored in the directory of the backup now; its mount goes on and tries again. Another
 /// store is not asked, and a directory that does not answer is not waited for.
 pub(super) fn doubt(options: &MountOptions) -> Option<String> {
@@ -149,7 +167,7 @@ impl Orders {
         let orders = Self {
             to,
             ending: Ending::default(),
-            record: Record::of(url),
+            record: Record::of(url, options.backup_interval()),
             patience: options.backup_patience(),
             waits: options.backup_sync.map(Waits::begin).transpose()?,
         };

@@ -19,6 +19,7 @@ use cairnfs_fuse::{MountOptions, Sessions};
 
 use super::care::Care;
 use super::{Order, Orders, Outcome, Stored, caught};
+use crate::cmd::backup::inside;
 use crate::cmd::backup::now::writer_name;
 use crate::cmd::mount::opening::OpenVolume;
 use crate::roots::name_of;
@@ -108,7 +109,9 @@ impl Work {
             }
             let waits = self.orders.waits.clone();
             let mark = waits.as_ref().map_or(0, |waits| waits.mark());
+            self.orders.record.begins();
             let outcome = caught("an attempt has panicked", || self.ship(asked.fetches));
+            self.orders.record.ends();
             let goes_on = self.note(&outcome, &mut pause);
             if let Some(waits) = waits {
                 waits.answer(mark, outcome.is_ok());
@@ -189,7 +192,9 @@ impl Work {
             Some(shipper) => shipper,
             None => self.open_backup(&source)?,
         };
-        let lacking = fetches.then(|| self.fetch(&volume)).flatten();
+        let fetch = || fetches.then(|| self.fetch(&volume)).flatten();
+        let what = "have the kernel send what programs have written";
+        let lacking = self.orders.record.during(what, fetch);
         let shipped = self.ship_or_remove(&mut shipper, &source);
         let shipper = self.shipper.insert(shipper);
         let shipped = shipped?;
@@ -223,14 +228,20 @@ impl Work {
 
     fn open_backup(&self, source: &VolumeSource<'_>) -> cairnfs_backup::Result<Shipper> {
         let ended = self.orders.ending.ended();
-        let store = cairnfs_backup::open(&self.url, Place::Make, &environment(), &ended)?;
+        let open = || {
+            let is_own = |device: &str| self.sessions.serves(device);
+            inside::refuse_within(&self.url, is_own, &ended)?;
+            cairnfs_backup::open(&self.url, Place::Make, &environment(), &ended)
+        };
+        let store = Arc::new(self.orders.record.during("open the store", open)?);
+        self.orders.record.uses(&store);
         let options = WriterOptions {
             name: writer_name(&self.path),
             new_key: self.recipient.clone().map(NewKey::Recipient),
             automatic: true,
             ..WriterOptions::default()
         };
-        Shipper::open(Arc::new(store), source, options)
+        Shipper::open(store, source, options)
     }
 
     /// Makes the kernel send what programs have written. A mount that cannot be reached, such as one that
