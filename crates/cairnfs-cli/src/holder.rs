@@ -56,6 +56,28 @@ pub fn process(volume: &Path) -> Option<(u32, String)> {
     Some((pid, show_bytes(name.trim_ascii_end())))
 }
 
+/// What to do about a daemon that does not answer, which has locked a volume.
+pub fn advice(volume: &Path) -> String {
+    match process(volume) {
+        Some((pid, _)) if is_stopped(pid) => {
+            format!("its process {pid} is stopped: `kill -CONT {pid}` lets it continue")
+        }
+        Some((pid, _)) => {
+            format!("see whether its process {pid} is stopped, or waits for what holds the volume")
+        }
+        None => "see whether its process is stopped, or waits for what holds the volume".into(),
+    }
+}
+
+/// Whether a process was stopped by a signal, or by a debugger.
+fn is_stopped(pid: u32) -> bool {
+    let stat = std::fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // The name of the program may have any bytes.
+    let end = stat.iter().rposition(|byte| *byte == b')');
+    let state = end.and_then(|end| stat.get(end + 2));
+    matches!(state, Some(b'T' | b't'))
+}
+
 /// Times that the table of locks is read before a lock counts as missing.
 const PASSES: usize = 32;
 
