@@ -41,7 +41,10 @@ pub fn mountpoint(volume: &Path) -> Option<PathBuf> {
 
 fn mountpoints(volume: &Path) -> Vec<PathBuf> {
     let path = volume.canonicalize().ok();
-    let mounts = path.and_then(|path| mountinfo::all_of(&path).ok());
+    let mounts = path.and_then(|path| match mountinfo::all_of(&path).ok()? {
+        found if found.is_empty() => mountinfo::all_of_file(&path).ok(),
+        found => Some(found),
+    });
     let mounts = mounts.unwrap_or_default().into_iter();
     mounts.map(|mount| mount.mountpoint).collect()
 }
