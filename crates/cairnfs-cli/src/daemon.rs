@@ -5,21 +5,23 @@
 //! SIGKILL. No other module of the command sends a daemon a request. A child without an answer is
 //! left behind. An errno only means "input/output error"; the daemon knows the cause.
 
-use std::io::{self, Read, Write};
+use std::io::{self, PipeReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{Receiver, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use cairnfs_fuse::control;
+use cairnfs_fuse::mountinfo::{self, MountEntry};
 use cairnfs_fuse::status::Status;
-use cairnfs_fuse::{control, mountinfo};
 use clap::ValueEnum;
 use clap::builder::PossibleValue;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::failure::{io_text, show_bytes, shown};
+use crate::holder;
 use crate::inherited;
+use crate::interrupt;
 use crate::output::word_of_path;
 
 /// Time that a daemon has for an answer, unless an option sets another one.
@@ -141,9 +143,20 @@ impl Refusal {
         Self {
             cause: Cause::Silent,
             text: format!(
-                "the daemon does not answer within {tenths} seconds: see whether its process is stopped or \
-                 waits for what holds the volume; `cairnfs umount --lazy {}` takes the mount away",
+                "the daemon does not answer within {tenths} seconds: {}; `cairnfs umount --lazy {}` takes \
+                 the mount away",
+                advice(dir),
                 word_of_path(dir)
+            ),
+        }
+    }
+
+    fn interrupted(dir: &Path) -> Self {
+        Self {
+            cause: Cause::Silent,
+            text: format!(
+                "interrupted, and the daemon has not answered: {}",
+                advice(dir)
             ),
         }
     }
@@ -238,16 +251,19 @@ fn ask<T: DeserializeOwned>(
     interval: Duration,
     overdue: impl Fn() -> Result<(), Refusal>,
 ) -> Result<T, Refusal> {
-    let (mut child, answer) = start(request, dir).map_err(|e| Refusal::unsent(io_text(&e)))?;
-    let text = loop {
-        match answer.recv_timeout(interval) {
-            Ok(text) => break text,
-            Err(_) => overdue()?,
+    let unsent = |e: io::Error| Refusal::unsent(io_text(&e));
+    let (mut child, mut output) = start(request, dir).map_err(unsent)?;
+    loop {
+        match interrupt::wait_until(&output, Instant::now().checked_add(interval)) {
+            Ok(true) => break,
+            Ok(false) => overdue()?,
+            Err(_) => return Err(Refusal::interrupted(dir)),
         }
-    };
-    let text = text.map_err(|e| Refusal::unsent(io_text(&e)))?;
+    }
+    let mut text = String::new();
+    output.read_to_string(&mut text).map_err(unsent)?;
     // The child's descriptor in the mount is closed once it has ended.
-    let ended = child.wait().map_err(|e| Refusal::unsent(io_text(&e)))?;
+    let ended = child.wait().map_err(unsent)?;
     if !ended.success() {
         return Err(Refusal::unsent(format_args!(
             "the process that asks it ended with {ended}"
@@ -256,25 +272,19 @@ fn ask<T: DeserializeOwned>(
     serde_json::from_str(&text).map_err(Refusal::unsent)?
 }
 
-fn start(request: Request, dir: &Path) -> io::Result<(Child, Receiver<io::Result<String>>)> {
+/// Starts a child process that sends a request, and writes the answer, or nothing, to the pipe.
+fn start(request: Request, dir: &Path) -> io::Result<(Child, PipeReader)> {
+    let (answer, output) = io::pipe()?;
     let request = request.to_possible_value();
-    let mut child = Command::new(std::env::current_exe()?)
+    let child = Command::new(std::env::current_exe()?)
         .args(["stats", ASKING])
         .args(request.as_ref().map(PossibleValue::get_name))
         .arg("--")
         .arg(dir)
         .stdin(Stdio::null())
-        .stdout(Stdio::piped())
+        .stdout(output)
         .stderr(Stdio::null())
         .spawn()?;
-    let output = child.stdout.take();
-    let (answers, answer) = channel();
-    std::thread::Builder::new().spawn(move || {
-        let mut text = String::new();
-        let read = output.map(|mut output| output.read_to_string(&mut text));
-        // The receiver is gone after a timeout.
-        let _ = answers.send(read.transpose().map(|_| text));
-    })?;
     Ok((child, answer))
 }
 
@@ -305,7 +315,7 @@ fn answer<T: Serialize>(dir: &Path, answer: io::Result<T>) -> serde_json::Result
 
 fn status_now(dir: &Path) -> io::Result<Answer> {
     let status = control::status(dir)?;
-    let mount = mountinfo::holding(dir)?.filter(mountinfo::MountEntry::is_ours);
+    let mount = mountinfo::holding(dir)?.filter(MountEntry::is_ours);
     Ok(Answer {
         status,
         volume: control::volume(dir)?,
@@ -363,11 +373,30 @@ pub fn missing(path: &Path) -> String {
 /// The directory to unmount: the path itself, or the mountpoint above it.
 fn mountpoint_above(path: &Path) -> PathBuf {
     let absolute = std::path::absolute(path).unwrap_or_default();
-    let table = mountinfo::list(Path::new("/proc/self/mountinfo"));
-    let is_mount = |dir: &&Path| table.iter().any(|e| e.is_ours() && e.mountpoint == *dir);
-    match absolute.ancestors().find(is_mount) {
-        Some(above) if above != absolute => above.to_path_buf(),
+    match mount_above(&absolute) {
+        Some(above) if above.mountpoint != absolute => above.mountpoint,
         _ => path.to_path_buf(),
+    }
+}
+
+/// The mount that an absolute path is in, by the table of mounts alone: its daemon is not asked.
+fn mount_above(path: &Path) -> Option<MountEntry> {
+    let table = mountinfo::list(Path::new("/proc/self/mountinfo"));
+    let on = |dir: &Path| {
+        let mut mounts = table.iter().rev();
+        mounts.find(|e| e.is_ours() && e.mountpoint == *dir)
+    };
+    path.ancestors().find_map(on).cloned()
+}
+
+/// What to do about the daemon of the mount that a path is in, or of the volume there.
+fn advice(path: &Path) -> String {
+    let above = std::path::absolute(path)
+        .ok()
+        .and_then(|path| mount_above(&path));
+    match above {
+        Some(above) => holder::advice(mountinfo::volume_of(&above.source)),
+        None => holder::advice(path),
     }
 }
 

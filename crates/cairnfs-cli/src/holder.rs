@@ -41,7 +41,10 @@ pub fn mountpoint(volume: &Path) -> Option<PathBuf> {
 
 fn mountpoints(volume: &Path) -> Vec<PathBuf> {
     let path = volume.canonicalize().ok();
-    let mounts = path.and_then(|path| mountinfo::all_of(&path).ok());
+    let mounts = path.and_then(|path| match mountinfo::all_of(&path).ok()? {
+        found if found.is_empty() => mountinfo::all_of_file(&path).ok(),
+        found => Some(found),
+    });
     let mounts = mounts.unwrap_or_default().into_iter();
     mounts.map(|mount| mount.mountpoint).collect()
 }
@@ -54,6 +57,28 @@ pub fn process(volume: &Path) -> Option<(u32, String)> {
     let pid = locker_of(&id)?;
     let name = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
     Some((pid, show_bytes(name.trim_ascii_end())))
+}
+
+/// What to do about a daemon that does not answer, which has locked a volume.
+pub fn advice(volume: &Path) -> String {
+    match process(volume) {
+        Some((pid, _)) if is_stopped(pid) => {
+            format!("its process {pid} is stopped: `kill -CONT {pid}` lets it continue")
+        }
+        Some((pid, _)) => {
+            format!("see whether its process {pid} is stopped, or waits for what holds the volume")
+        }
+        None => "see whether its process is stopped, or waits for what holds the volume".into(),
+    }
+}
+
+/// Whether a process was stopped by a signal, or by a debugger.
+fn is_stopped(pid: u32) -> bool {
+    let stat = std::fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // The name of the program may have any bytes.
+    let end = stat.iter().rposition(|byte| *byte == b')');
+    let state = end.and_then(|end| stat.get(end + 2));
+    matches!(state, Some(b'T' | b't'))
 }
 
 /// Times that the table of locks is read before a lock counts as missing.

@@ -157,28 +157,46 @@ pub fn interrupted() -> Failure {
 /// # Errors
 /// A signal has arrived.
 pub fn wait(input: impl AsFd) -> io::Result<()> {
-    wait_until(input, None)
+    wait_until(input, None).map(drop)
 }
 
-/// As [`wait`], until the other end of `input` was closed, too, and not beyond a time.
+/// As [`wait`], until the other end of `input` was closed, too, and not beyond a time. Returns whether
+/// something came of it in time.
 ///
 /// # Errors
 /// A signal has arrived.
-pub fn wait_until(input: impl AsFd, until: Option<Instant>) -> io::Result<()> {
-    wait_for(DEFERRED.get(), input, until)
+pub fn wait_until(input: impl AsFd, until: Option<Instant>) -> io::Result<bool> {
+    wait_for(DEFERRED.get(), input, PollFlags::IN, until)
+}
+
+/// As [`wait_until`], until `output` can be written.
+///
+/// # Errors
+/// A signal has arrived.
+pub fn wait_to_write(output: impl AsFd, until: Option<Instant>) -> io::Result<bool> {
+    wait_for(DEFERRED.get(), output, PollFlags::OUT, until)
+}
+
+/// As [`wait_until`], whatever signals arrive.
+///
+/// # Errors
+/// It cannot be waited for.
+pub fn wait_through(input: impl AsFd, until: Instant) -> io::Result<bool> {
+    wait_for(None, input, PollFlags::IN, Some(until))
 }
 
 fn wait_for(
     deferred: Option<&Deferred>,
-    input: impl AsFd,
+    file: impl AsFd,
+    event: PollFlags,
     until: Option<Instant>,
-) -> io::Result<()> {
+) -> io::Result<bool> {
     loop {
         // Looked at after the pipe was emptied: the byte of a signal comes after its number.
         if deferred.and_then(Deferred::arrived).is_some() {
             return Err(ended());
         }
-        let mut fds = vec![PollFd::new(&input, PollFlags::IN)];
+        let mut fds = vec![PollFd::new(&file, event)];
         fds.extend(deferred.map(|deferred| PollFd::new(&deferred.arrived, PollFlags::IN)));
         poll_until(&mut fds, until)?;
         let is_signal = fds
@@ -186,7 +204,7 @@ fn wait_for(
             .is_some_and(|arrived| !arrived.revents().is_empty());
         match deferred {
             Some(deferred) if is_signal => deferred.drain(),
-            _ => return Ok(()),
+            _ => return Ok(fds.iter().any(|fd| !fd.revents().is_empty())),
         }
     }
 }
@@ -252,11 +270,12 @@ mod tests {
             arrived,
         };
         let (input, mut written) = io::pipe().unwrap();
-        let wait = || wait_for(Some(&deferred), &input, Some(Instant::now()));
-        wait().unwrap();
+        let now = || Some(Instant::now());
+        let wait = || wait_for(Some(&deferred), &input, PollFlags::IN, now());
+        assert!(!wait().unwrap());
         // The byte of a signal that was taken is no signal.
         notice.write_all(&[0]).unwrap();
-        wait().unwrap();
+        assert!(!wait().unwrap());
         // A signal whose byte was read with that of an earlier one ends the wait.
         signal.store(15, Ordering::Relaxed);
         wait().unwrap_err();
@@ -264,6 +283,6 @@ mod tests {
         written.write_all(&[0]).unwrap();
         wait().unwrap_err();
         signal.store(0, Ordering::Relaxed);
-        wait().unwrap();
+        assert!(wait().unwrap());
     }
 }

@@ -22,6 +22,7 @@ use crate::handover::attempts::{ANSWER, Alone, Asked, ask_or_do_alone};
 use crate::handover::caller::Call;
 use crate::handover::folder::SocketName;
 use crate::handover::frames::{Answer, NamedMount, Run};
+use crate::holder;
 use crate::interrupt;
 use crate::roots::Roots;
 use crate::seat::{self, Seat};
@@ -319,7 +320,7 @@ impl Named {
     }
 
     fn is_mounted(&self) -> bool {
-        self.mount.is_some() || crate::holder::mountpoint(&self.volume).is_some()
+        self.mount.is_some() || holder::mountpoint(&self.volume).is_some()
     }
 }
 
@@ -368,6 +369,9 @@ fn ask_at(
         Ok(Answer::Unknown) => Ok(Asked::Nobody),
         Ok(Answer::Refused(why)) => Err(wrong(why).into()),
         Ok(_) => Err(wrong("the daemon's answer is not understood".into()).into()),
+        Err(e) if Call::is_unanswered(&e) => Err(wrong(io_text(&e))
+            .hint(holder::advice(&named.volume))
+            .into()),
         Err(e) => Err(wrong(io_text(&e)).into()),
     }
 }

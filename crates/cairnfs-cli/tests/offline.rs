@@ -6,6 +6,8 @@
     reason = "a test fails by panicking"
 )]
 
+#[path = "offline/appended.rs"]
+mod appended;
 #[path = "offline/archives.rs"]
 mod archives;
 #[path = "offline/backups.rs"]
@@ -30,6 +32,8 @@ mod interrupted_verbs;
 mod patches;
 #[path = "offline/place.rs"]
 mod place;
+#[path = "offline/replaced.rs"]
+mod replaced;
 #[path = "offline/roots.rs"]
 mod roots;
 #[path = "offline/roots_words.rs"]

@@ -6,6 +6,7 @@
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, FileType, Statx, StatxFlags, statx};
@@ -174,6 +175,29 @@ pub fn all_of(volume: &Path) -> io::Result<Vec<MountEntry>> {
     let ours = entries.filter(MountEntry::is_ours);
     let of_volume = ours.filter(|m| m.source == volume || is_branch_of(&m.source, volume));
     Ok(of_volume.collect())
+}
+
+/// Returns all mounts of the volume in this file or device, and of branches of it, whatever names it had when
+/// it was mounted. Asks for each volume that is mounted whether it is that one.
+///
+/// # Errors
+/// The file cannot be looked up, or the table cannot be read.
+pub fn all_of_file(file: &Path) -> io::Result<Vec<MountEntry>> {
+    let wanted = identity(file)?;
+    let table = std::fs::read("/proc/self/mountinfo")?;
+    let entries = table.split(|&b| b == b'\n').filter_map(parse);
+    let ours = entries.filter(|entry| entry.is_ours() && !entry.is_moment());
+    let of_file = ours.filter(|m| identity(volume_of(&m.source)).is_ok_and(|id| id == wanted));
+    Ok(of_file.collect())
+}
+
+/// What a file is, whatever its name: its device and inode number, of a block device its own number.
+fn identity(path: &Path) -> io::Result<(u64, Option<u64>)> {
+    let found = path.metadata()?;
+    Ok(match found.file_type().is_block_device() {
+        true => (found.rdev(), None),
+        false => (found.dev(), Some(found.ino())),
+    })
 }
 
 fn find(table: &[u8], path: &Path) -> Option<MountEntry> {

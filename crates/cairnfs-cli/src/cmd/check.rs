@@ -5,14 +5,16 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use cairnfs::Error;
-use cairnfs::device::{Access, FileDevice};
-use cairnfs_check::codes::{LOG_ENTRY, SUPERBLOCK_LOST};
+use cairnfs::device::{Access as DeviceAccess, FileDevice};
+use cairnfs_check::codes::{LOG_DAMAGED, LOG_ENTRY, LOG_ORDER, SUPERBLOCK_LOST};
 use cairnfs_check::{CheckOptions, Finding, Report, check};
+use cairnfs_fuse::mountinfo;
 use serde::Serialize;
 
 use crate::failure::{AnyError, Failure, show_bytes, shown};
 use crate::output::{self, Progress, counted, word_of_path};
-use crate::seat;
+use crate::verbs;
+use crate::volume::{Access, Volume};
 
 /// Exit code: damage was found and is still there.
 const ERRORS_LEFT: u8 = 4;
@@ -81,9 +83,14 @@ struct JsonFinding {
 }
 
 /// Runs the command.
-pub fn run(args: Args) -> Result<ExitCode, AnyError> {
+pub fn run(mut args: Args) -> Result<ExitCode, AnyError> {
     if args.y || args.p || args.a {
         say!("cairnfs: -y, -p and -a are accepted, but nothing is repaired");
+    }
+    if mountinfo::is_directory(&args.volume) {
+        // The volume that is mounted there: one that is only read can be checked.
+        let file = verbs::file_of(&args.volume);
+        args.volume = file.map_err(|failure| failure.code(OPERATIONAL))?;
     }
     let report = examine(&args)?;
     let clean = report.findings.is_empty();
@@ -104,8 +111,7 @@ pub fn run(args: Args) -> Result<ExitCode, AnyError> {
 
 fn examine(args: &Args) -> Result<Report, Failure> {
     let fail = |e: Error| Failure::opening(&args.volume, &e).code(OPERATIONAL);
-    seat::refuse_dead(&args.volume).map_err(|failure| failure.code(OPERATIONAL))?;
-    let device = FileDevice::open(&args.volume, Access::ReadOnly).map_err(fail)?;
+    let device = FileDevice::open(&args.volume, DeviceAccess::ReadOnly).map_err(fail)?;
     let options = CheckOptions { data: args.data };
     let progress = Progress::steps("check", args.json);
     check(&device, &options, &mut |at| {
@@ -117,8 +123,19 @@ fn examine(args: &Args) -> Result<Report, Failure> {
 
 /// Whether damage prevents opening the volume with its log, also to save what is before the damage.
 fn log_is_lost(report: &Report) -> bool {
-    let lost = [SUPERBLOCK_LOST, LOG_ENTRY];
-    report.findings.iter().any(|f| lost.contains(&f.code))
+    has_one(report, &[SUPERBLOCK_LOST, LOG_ENTRY])
+}
+
+fn has_one(report: &Report, codes: &[&str]) -> bool {
+    report.findings.iter().any(|f| codes.contains(&f.code))
+}
+
+/// The option of an export that can open a damaged volume; `None` if there is none.
+fn opened_with(args: &Args, report: &Report) -> Option<&'static str> {
+    let options = [("", Access::Salvage), ("--no-recovery ", Access::Unrecovered)];
+    let mut options = options.into_iter().skip(usize::from(log_is_lost(report)));
+    let opens = |access| Volume::try_open(&args.volume, access)?.root();
+    options.find_map(|(option, access)| opens(access).is_ok().then_some(option))
 }
 
 /// A note if only one of the two superblock slots is valid; one is enough.
@@ -175,9 +192,12 @@ fn print_report(args: &Args, report: &Report) -> io::Result<()> {
         n => {
             let errors = counted(n as u64, "error", "errors");
             writeln!(out, "{volume}: {errors}, nothing was repaired; {holds}")?;
-            let option = match log_is_lost(report) {
-                true => "--no-recovery ",
-                false => "",
+            let Some(option) = opened_with(args, report) else {
+                return writeln!(
+                    out,
+                    "Nothing of it can be opened, so nothing can be exported: fetch it again if it was cut \
+                     off on its way, or restore it from a backup (cairnfs restore-from)"
+                );
             };
             let volume = word_of_path(&args.volume);
             writeln!(
@@ -185,7 +205,8 @@ fn print_report(args: &Args, report: &Report) -> io::Result<()> {
                 "Save what can be read with: cairnfs export {option}{volume} DIR\n\
                  or, of a branch or snapshot: cairnfs export {option}{volume}@NAME DIR"
             )?;
-            match log_is_lost(report) {
+            // A volume whose log is damaged is not opened for writing.
+            match log_is_lost(report) || has_one(report, &[LOG_DAMAGED, LOG_ORDER]) {
                 true => Ok(()),
                 false => writeln!(
                     out,

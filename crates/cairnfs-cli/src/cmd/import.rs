@@ -136,7 +136,7 @@ fn take(
             let reader = TarReader::new(input, name)
                 .reading_all(compressed)
                 .begun()?;
-            let mut sink = sink()?;
+            let mut sink = sink()?.replacing_kinds();
             (reader.import(copier, &mut sink), sink.lost_xattrs())
         }
         Origin::Directory(mut source) => {

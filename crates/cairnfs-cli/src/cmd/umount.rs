@@ -263,6 +263,10 @@ fn find(given: &Path) -> Result<Option<MountEntry>, String> {
         return Ok(None);
     }
     let mut found = mountinfo::all_of(given).map_err(wrong)?;
+    if found.is_empty() {
+        // It may have been mounted by another name: a hard link, or one that it had before.
+        found = mountinfo::all_of_file(given).map_err(wrong)?;
+    }
     let last = found.pop();
     if found.is_empty() {
         return Ok(last);

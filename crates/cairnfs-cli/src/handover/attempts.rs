@@ -7,6 +7,7 @@
 use std::time::{Duration, Instant};
 
 use super::caller::Ending;
+use crate::interrupt;
 
 /// Time for which a volume may be locked by what does not answer: not yet, or no more.
 const LOCKED: Duration = Duration::from_secs(3);
@@ -38,7 +39,8 @@ pub enum Alone<T, E> {
 /// Asks the daemon or does without, in turn, until there is a result.
 ///
 /// # Errors
-/// The first one of `ask` and `alone`; what the volume is locked by, when it is for too long.
+/// The first one of `ask` and `alone`; what the volume is locked by, when it is for too long or a signal
+/// that was deferred has arrived.
 pub fn ask_or_do_alone<T, E>(
     mut ask: impl FnMut() -> Result<Asked<T>, E>,
     mut alone: impl FnMut() -> Result<Alone<T, E>, E>,
@@ -55,7 +57,7 @@ pub fn ask_or_do_alone<T, E>(
         }
         match alone()? {
             Alone::Done(result) => return Ok(result),
-            Alone::Locked(_) if began.elapsed() < time => {}
+            Alone::Locked(_) if began.elapsed() < time && interrupt::arrived().is_none() => {}
             Alone::Locked(error) => return Err(error),
         }
     }

@@ -10,12 +10,13 @@ use std::path::Path;
 use std::sync::Once;
 use std::time::{Duration, Instant};
 
+use cairnfs_fuse::descriptors;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use rustix::process::Uid;
 
 use super::folder::{Folder, SocketName};
-use super::frames::{Answer, Request, Run, receive, send};
+use super::frames::{Answer, Request, Run, frame, receive, send};
 use super::is_of;
 use crate::failure::{Failure, shown};
 use crate::interrupt;
@@ -28,7 +29,19 @@ pub struct Call {
     stream: UnixStream,
     /// Time that the daemon has for an answer.
     patience: Duration,
+    /// The user and the socket that were called.
+    called: (u32, SocketName),
 }
+
+/// Bytes that a socket which can be written takes at once.
+const PIECE: usize = 16 << 10;
+
+/// How long after a signal a daemon has not answered when it is asked whether it does at all; and its
+/// time for that.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// How long after a signal the answer of a daemon that is working is waited for.
+const LEAVING: Duration = Duration::from_secs(20);
 
 /// What a command learns about the end of a mount.
 #[derive(Debug, PartialEq, Eq)]
@@ -54,32 +67,102 @@ impl Call {
             is_believed.then_some(stream)
         });
         let stream = streams.next()?;
-        Some(Self { stream, patience })
+        Some(Self {
+            stream,
+            patience,
+            called: (user, name.clone()),
+        })
     }
 
     /// Sends a request; returns the answer. A daemon that has just ended answers
     /// [`Answer::Closing`]; after that, [`Self::ending`] waits for the end of one.
     ///
     /// # Errors
-    /// There is no answer in time, or one that is not understood.
+    /// There is no answer in time (`TimedOut`) or after a signal that was deferred (`Interrupted`), or
+    /// one that is not understood.
     pub fn ask(&self, request: &Request, with: &[BorrowedFd<'_>]) -> io::Result<Answer> {
-        let sent = send(&self.stream, request, with);
-        let answer =
-            sent.and_then(|()| receive(&self.stream, Some(Instant::now() + self.patience)));
-        match answer {
-            Ok(Some((answer, _))) => Ok(answer),
+        let until = Instant::now() + self.patience;
+        let sent = self.say(request, with, until);
+        match sent.and_then(|()| self.hear(Some(until))) {
+            Ok(Some(answer)) => Ok(answer),
             Ok(None) => Ok(Answer::Closing),
             Err(e) if is_gone(&e) => Ok(Answer::Closing),
             Err(e) if e.kind() == io::ErrorKind::TimedOut => Err(io::Error::new(
                 e.kind(),
                 format!(
-                    "the daemon does not answer within {} seconds: see whether its process is stopped \
-                     or waits for what holds the volume",
+                    "the daemon does not answer within {} seconds",
                     self.patience.as_secs_f64()
                 ),
             )),
             Err(e) => Err(e),
         }
+    }
+
+    /// Whether an error of a call means that the daemon did not answer.
+    pub fn is_unanswered(error: &io::Error) -> bool {
+        use io::ErrorKind::{Interrupted, TimedOut};
+        matches!(error.kind(), TimedOut | Interrupted)
+    }
+
+    /// Sends a request. A daemon that does not read takes only the first part of a long one.
+    fn say(&self, request: &Request, with: &[BorrowedFd<'_>], until: Instant) -> io::Result<()> {
+        let frame = frame(request)?;
+        let mut sent = 0;
+        while let Some(rest) = frame.get(sent..).filter(|rest| !rest.is_empty()) {
+            match interrupt::wait_to_write(&self.stream, Some(until)) {
+                Ok(true) => {}
+                Ok(false) => return Err(io::ErrorKind::TimedOut.into()),
+                Err(_) => {
+                    let why = "interrupted before the daemon was asked";
+                    return Err(io::Error::new(io::ErrorKind::Interrupted, why));
+                }
+            }
+            let piece = rest.get(..PIECE).unwrap_or(rest);
+            let with = if sent == 0 { with } else { &[] };
+            sent += descriptors::send(&self.stream, piece, with)?;
+        }
+        Ok(())
+    }
+
+    /// Receives an answer. After a signal that was deferred the daemon is told that no more is wanted,
+    /// and has some time to end what it was asked for.
+    fn hear(&self, until: Option<Instant>) -> io::Result<Option<Answer>> {
+        if interrupt::wait_until(&self.stream, until).is_err() {
+            self.stream.shutdown(Shutdown::Write)?;
+            self.hear_out()?;
+        }
+        let heard = receive(&self.stream, until)?;
+        Ok(heard.map(|(answer, _)| answer))
+    }
+
+    /// Waits for what a daemon says to an interrupted request.
+    fn hear_out(&self) -> io::Result<()> {
+        let end = Instant::now() + LEAVING;
+        while !interrupt::wait_through(&self.stream, Instant::now() + GRACE)? {
+            let why = match self.is_answered() {
+                false => {
+                    "interrupted, and the daemon does not answer; `cairnfs log` shows later whether it \
+                          was done"
+                }
+                true if Instant::now() < end => continue,
+                true => "interrupted; the daemon still has to end what it has begun",
+            };
+            return Err(io::Error::new(io::ErrorKind::Interrupted, why));
+        }
+        Ok(())
+    }
+
+    /// Whether the daemon answers another call.
+    fn is_answered(&self) -> bool {
+        let (user, name) = &self.called;
+        let request = Request::Watch {
+            device: String::new(),
+        };
+        Self::begin(name, *user, GRACE).is_some_and(|call| {
+            let until = Instant::now() + GRACE;
+            send(&call.stream, &request, &[]).is_ok()
+                && receive::<Answer>(&call.stream, Some(until)).is_ok()
+        })
     }
 
     /// The end of a daemon that is closing the volume.
@@ -88,20 +171,17 @@ impl Call {
     }
 
     /// Has a command performed, whose streams are `with`; returns the answer. A signal that was
-    /// deferred interrupts the command, and its answer is waited for.
+    /// deferred interrupts the command, and the answer of a daemon that works is waited for.
     ///
     /// # Errors
-    /// The request is too long, the answer is not understood, or the daemon ended after it has begun.
+    /// As [`Self::ask`]; the request is too long, or the daemon ended after it has begun.
     pub fn run(&self, run: Run, with: &[BorrowedFd<'_>]) -> io::Result<Answer> {
         let begun = self.ask(&Request::Run(run), with)?;
         if begun != Answer::Begun {
             return Ok(begun);
         }
-        if interrupt::wait(&self.stream).is_err() {
-            self.stream.shutdown(Shutdown::Write)?;
-        }
-        match receive(&self.stream, None) {
-            Ok(Some((answer, _))) => Ok(answer),
+        match self.hear(None) {
+            Ok(Some(answer)) => Ok(answer),
             Err(e) if !is_gone(&e) => Err(e),
             Ok(None) | Err(_) => Err(io::Error::other(
                 "the daemon ended before the command did: `cairnfs log` shows whether it was done",
@@ -214,6 +294,14 @@ fn is_gone(error: &io::Error) -> bool {
 mod tests {
     use super::*;
 
+    fn call(stream: UnixStream) -> Call {
+        Call {
+            stream,
+            patience: Duration::from_secs(60),
+            called: (0, SocketName::of_file(0, 0)),
+        }
+    }
+
     #[test]
     fn socket_that_accepts_nobody_is_given_up() {
         let dir = tempfile::tempdir().unwrap();
@@ -234,10 +322,7 @@ mod tests {
     fn daemon_that_ends_is_closing() {
         let (ours, theirs) = UnixStream::pair().unwrap();
         drop(theirs);
-        let call = Call {
-            stream: ours,
-            patience: Duration::from_secs(60),
-        };
+        let call = call(ours);
         let request = Request::Watch {
             device: "0:7".into(),
         };
@@ -256,10 +341,7 @@ mod tests {
         for answer in said {
             send(&theirs, &answer, &[]).unwrap();
         }
-        let call = Call {
-            stream: ours,
-            patience: Duration::from_secs(60),
-        };
+        let call = call(ours);
         let watch = call.watch("0:7").unwrap();
         drop(theirs);
         assert_eq!(watch.wait(), End::Last(Some("not stored".into())));

@@ -131,15 +131,11 @@ pub enum Answer {
     Closing,
 }
 
-/// Sends a message, and descriptors with it.
+/// The bytes of a message.
 ///
 /// # Errors
-/// The other end is gone or does not read; the message is too long.
-pub fn send(
-    mut to: &UnixStream,
-    message: &impl Serialize,
-    with: &[BorrowedFd<'_>],
-) -> io::Result<()> {
+/// It is too long.
+pub fn frame(message: &impl Serialize) -> io::Result<Vec<u8>> {
     let body = serde_json::to_vec(message)?;
     if body.len() > MOST {
         return Err(wrong("is too long"));
@@ -149,6 +145,19 @@ pub fn send(
     frame.push(VERSION);
     frame.extend_from_slice(&(body.len() as u32).to_le_bytes());
     frame.extend_from_slice(&body);
+    Ok(frame)
+}
+
+/// Sends a message, and descriptors with it.
+///
+/// # Errors
+/// The other end is gone or does not read; the message is too long.
+pub fn send(
+    mut to: &UnixStream,
+    message: &impl Serialize,
+    with: &[BorrowedFd<'_>],
+) -> io::Result<()> {
+    let frame = frame(message)?;
     let sent = match with {
         [] => 0,
         with => descriptors::send(to, &frame, with)?,

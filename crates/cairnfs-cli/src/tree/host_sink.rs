@@ -6,17 +6,20 @@
 //! kept, see [`HostSink::replacing`]), never written through; existing directories are filled;
 //! any other existing entry is a failure of that entry. Attributes are set last, and permissions
 //! last of all, so a file is private until it is complete.
+//!
+//! Where existing files are replaced, a directory of this user in which they may not make entries is
+//! made writable until it is complete. If the copy ends before that, it gets its permissions back.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::OsStr;
 use std::fs::File;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use cairnfs::types::FileKind;
-use rustix::fs::{AtFlags, FileType, Mode};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::descent::{self, Descent, Id};
@@ -34,7 +37,11 @@ pub struct HostSink {
     made_base: bool,
     /// Whether existing files and links are replaced.
     replaces: bool,
+    /// Whether existing directories are made writable for the time of the copy.
+    lends: bool,
     file: Option<(Pending, File)>,
+    /// Existing directories that were made writable, by path, and their permissions before.
+    lent: BTreeMap<Vec<u8>, (Id, u32)>,
     /// Directories made here that are not complete yet.
     made: HashSet<Id>,
     /// Directories of another user that have replaced those made here.
@@ -81,7 +88,9 @@ impl HostSink {
             root: rustix::process::geteuid().is_root(),
             made_base,
             replaces: true,
+            lends: false,
             file: None,
+            lent: BTreeMap::new(),
             made: HashSet::new(),
             foreign: HashSet::new(),
             linked: HashMap::new(),
@@ -89,10 +98,12 @@ impl HostSink {
         }
     }
 
-    /// Sets whether existing files and symbolic links are replaced, or are each a failure.
+    /// Sets whether existing files and symbolic links are replaced, also in directories that their owner
+    /// may not write, or are each a failure.
     #[must_use]
     pub fn replacing(mut self, replaces: bool) -> Self {
         self.replaces = replaces;
+        self.lends = replaces && !self.root;
         self
     }
 
@@ -118,6 +129,7 @@ impl HostSink {
     fn pending(&mut self, path: &[u8]) -> Result<Pending, Failure> {
         let (above, name) = split(path);
         self.descent.go(above)?;
+        self.lend(above)?;
         let pending = Pending::new(self.descent.dir()?, name, self.descent.shown(name))?;
         match pending.replaces() && !self.replaces {
             true => Err(
@@ -167,6 +179,45 @@ impl HostSink {
             self.linked.insert(path.to_vec(), id);
         }
         Ok(())
+    }
+
+    /// Lets this user make entries in the current directory, whose path is `path`, if it is theirs.
+    fn lend(&mut self, path: &[u8]) -> Result<(), Failure> {
+        const WANTED: u32 = 0o300;
+        if !self.lends || self.lent.contains_key(path) {
+            return Ok(());
+        }
+        let dir = self.descent.dir()?;
+        let stat = rustix::fs::fstat(dir).explain(self.descent.shown(b""))?;
+        let is_own = stat.st_uid == rustix::process::geteuid().as_raw();
+        let mode = stat.st_mode & 0o7777;
+        if !is_own || mode & WANTED == WANTED {
+            return Ok(());
+        }
+        let held = held(dir).explain(self.descent.shown(b""))?;
+        // What cannot be changed is told by what is made in it.
+        if held.set_mode(mode | WANTED).is_ok() {
+            self.lent.insert(path.to_vec(), (descent::id(&stat), mode));
+        }
+        Ok(())
+    }
+
+    /// Gives the directory at `path` its permissions back.
+    fn give_back(&mut self, path: &[u8]) -> Result<(), Failure> {
+        let Some((id, mode)) = self.lent.remove(path) else {
+            return Ok(());
+        };
+        self.descent.go(path)?;
+        let shown = self.descent.shown(b"");
+        let dir = self.descent.dir()?;
+        let stat = rustix::fs::fstat(dir).explain(&shown)?;
+        match descent::id(&stat) == id {
+            true => held(dir)
+                .and_then(|held| held.set_mode(mode))
+                .explain(&shown),
+            // It was moved, and another one has its name.
+            false => Ok(()),
+        }
     }
 
     /// Makes the directory `name`. Returns whether it did not exist.
@@ -219,6 +270,27 @@ impl HostSink {
     }
 }
 
+impl Drop for HostSink {
+    /// The copy may have ended before its directories were complete.
+    fn drop(&mut self) {
+        // Those below come first: a directory may be reached through another one that is lent.
+        while let Some(path) = self.lent.keys().next_back().cloned() {
+            // Nothing is left to be done about one that is gone.
+            let _ = self.give_back(&path);
+        }
+    }
+}
+
+/// A directory whose attributes are set.
+fn held(dir: BorrowedFd<'_>) -> rustix::io::Result<InodeFd> {
+    let is_located = rustix::fs::fcntl_getfl(dir)?.contains(OFlags::PATH);
+    let dir = rustix::io::fcntl_dupfd_cloexec(dir, 0)?;
+    Ok(match is_located {
+        true => InodeFd::Located(dir),
+        false => InodeFd::Open(dir),
+    })
+}
+
 impl Sink for HostSink {
     fn begin_directory(&mut self, path: &[u8], _meta: &Meta) -> Result<(), Failure> {
         if path.is_empty() {
@@ -226,6 +298,7 @@ impl Sink for HostSink {
         }
         let (above, name) = split(path);
         self.descent.go(above)?;
+        self.lend(above)?;
         let made = self.make_directory(name)?;
         self.enter_directory(name, made)
     }
@@ -234,7 +307,7 @@ impl Sink for HostSink {
         self.descent.go(path)?;
         let shown = self.descent.shown(b"");
         let made = match self.descent.id() {
-            None if !self.made_base => return Ok(()),
+            None if !self.made_base => return self.give_back(path),
             None => true,
             Some(id) if self.foreign.remove(&id) => {
                 return Err(Failure::new(
@@ -248,9 +321,11 @@ impl Sink for HostSink {
         if !made && !self.keep.mode {
             return Ok(());
         }
-        let held = self.descent.dir()?.try_clone_to_owned();
-        let held = InodeFd::Open(held.explain(&shown)?);
-        self.attribute(&held, meta, &shown)
+        let held = held(self.descent.dir()?).explain(&shown)?;
+        self.attribute(&held, meta, &shown)?;
+        // It has its final permissions.
+        self.lent.remove(path);
+        Ok(())
     }
 
     fn begin_file(&mut self, path: &[u8], meta: &Meta, _data: &[Segment]) -> Result<(), Failure> {

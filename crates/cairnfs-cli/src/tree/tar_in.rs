@@ -14,7 +14,8 @@ use tar::{GnuExtSparseHeader, Header};
 
 use super::acl_text::Names;
 use super::tar_member::{
-    Kind, LostList, MAX_MEMBER, Member, Records, check_segments, clean, id, kind, pairs,
+    Kind, LONG_LINK, LONG_NAME, LostList, MAX_MEMBER, Member, Records, check_segments, clean, id,
+    kind, pairs,
 };
 use super::{CHUNK, Copier, Meta, Segment, Sink, mode_without, pax};
 use crate::failure::{Explain, Failure, show_bytes};
@@ -207,7 +208,7 @@ impl<R: Read> TarReader<R> {
                     merged.map_err(|why| self.too_much(why))?;
                 }
                 b'L' | b'K' => {
-                    let key: &[u8] = if flag == b'L' { b"path" } else { b"linkpath" };
+                    let key = if flag == b'L' { LONG_NAME } else { LONG_LINK };
                     let bytes = self.records(size)?;
                     let name = bytes.split(|b| *b == 0).next().unwrap_or_default();
                     records.set(key, name).map_err(|why| self.too_much(why))?;
@@ -225,8 +226,10 @@ impl<R: Read> TarReader<R> {
         };
         let count = |key: &[u8]| find(key).and_then(pax::number);
         let path = find(b"GNU.sparse.name").or(find(b"path"));
+        let path = path.or(find(LONG_NAME));
         let raw_path = path.map_or_else(|| header.path_bytes().into_owned(), <[u8]>::to_vec);
-        let link = find(b"linkpath").map_or_else(
+        let link = find(b"linkpath").or(find(LONG_LINK));
+        let link = link.map_or_else(
             || {
                 header
                     .link_name_bytes()

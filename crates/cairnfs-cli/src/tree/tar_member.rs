@@ -18,6 +18,12 @@ pub const MAX_GLOBAL: usize = 1 << 20;
 /// Maximum number of records that apply to all members.
 pub const MAX_GLOBAL_COUNT: usize = 1024;
 
+/// Keys of the names that GNU tar writes as members of their own. No record has such a key, and a record
+/// with a name goes before them, whatever their order, as in GNU tar.
+pub const LONG_NAME: &[u8] = b"=name";
+/// As [`LONG_NAME`], of the target of a link.
+pub const LONG_LINK: &[u8] = b"=link";
+
 /// Extended records by key; their number and bytes are bounded.
 pub struct Records {
     map: BTreeMap<Vec<u8>, Vec<u8>>,

@@ -2,7 +2,8 @@
 //!
 //! Paths are walked from that directory and never through symbolic links, so nothing is written
 //! outside of it. Missing directories on the way are made. Existing files and links are replaced
-//! when the new entry is complete; existing directories are filled.
+//! when the new entry is complete; existing directories are filled. Members of an archive replace what is
+//! of another kind, too, as GNU tar does: an empty directory, and whatever a directory has the name of.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -23,6 +24,8 @@ pub struct VolumeSink {
     base_path: Vec<u8>,
     keep: Keep,
     umask: u32,
+    /// Whether directories replace other entries, and other entries empty directories.
+    replaces_kinds: bool,
     /// The last parent directory used, and the directories from the base to it, each with the
     /// length of its path.
     parent: Vec<u8>,
@@ -41,6 +44,8 @@ struct NewEntry {
     name: Vec<u8>,
     /// The name until the entry is complete, if it replaces another one.
     temporary: Option<Vec<u8>>,
+    /// The inode number of the directory that it replaces.
+    over: Option<u64>,
 }
 
 impl NewEntry {
@@ -64,6 +69,7 @@ impl VolumeSink {
             base_path,
             keep,
             umask: super::umask(),
+            replaces_kinds: false,
             parent: Vec::new(),
             parents: Vec::new(),
             made: HashSet::new(),
@@ -71,6 +77,13 @@ impl VolumeSink {
             file: None,
             lost_xattrs: 0,
         }
+    }
+
+    /// Sets that a later entry replaces an earlier one of another kind.
+    #[must_use]
+    pub fn replacing_kinds(mut self) -> Self {
+        self.replaces_kinds = true;
+        self
     }
 
     /// Number of extended attributes that the volume refused.
@@ -85,6 +98,11 @@ impl VolumeSink {
 
     /// The directory at `path`; made if it is missing.
     fn directory(&mut self, path: &[u8]) -> Result<u64, Failure> {
+        self.walk(path, true)
+    }
+
+    /// The directory at `path`; made if it is missing and `makes`.
+    fn walk(&mut self, path: &[u8], makes: bool) -> Result<u64, Failure> {
         let kept = shared(&self.parent, path);
         while self.parents.last().is_some_and(|(end, _)| *end > kept) {
             self.parents.pop();
@@ -100,6 +118,7 @@ impl VolumeSink {
                 .and_then(|found| match found {
                     Some(node) if node.is_dir() => Ok(node),
                     Some(_) => Err(Error::NotDirectory),
+                    None if !makes => Err(Error::NotFound),
                     None => self
                         .volume
                         .fs()
@@ -128,23 +147,48 @@ impl VolumeSink {
         let dir = self.directory(above)?;
         let there = self.volume.fs().lookup(dir, name);
         let there = there.map(|attr| self.volume.hold(attr));
-        let temporary = match there {
-            Err(Error::NotFound) => None,
+        let (temporary, over) = match there {
+            Err(Error::NotFound) => (None, None),
             Err(e) => return Err(e).explain(self.shown(path)),
-            Ok(node) if node.is_dir() => {
-                return Err(Failure::new(
-                    self.shown(path),
-                    "is a directory; a file cannot replace it",
-                )
-                .hint("remove it first (cairnfs rm -r), or copy to another place"));
+            Ok(node) if node.is_dir() && self.replaces_kinds => {
+                (Some(temporary_name()), Some(node.ino()))
             }
-            Ok(_) => Some(temporary_name()),
+            Ok(node) if node.is_dir() => {
+                let why = "is a directory; a file cannot replace it";
+                return Err(self.in_the_way(path, why));
+            }
+            Ok(_) => (Some(temporary_name()), None),
         };
         Ok(NewEntry {
             dir,
             name: name.to_vec(),
             temporary,
+            over,
         })
+    }
+
+    fn in_the_way(&self, path: &[u8], why: &str) -> Failure {
+        Failure::new(self.shown(path), why)
+            .hint("remove it first (cairnfs rm -r), or copy to another place")
+    }
+
+    /// Removes the empty directory that an entry replaces.
+    fn make_room(&mut self, entry: &NewEntry, path: &[u8]) -> Result<(), Failure> {
+        let Some(ino) = entry.over else {
+            return Ok(());
+        };
+        match self.volume.fs().rmdir(entry.dir, &entry.name) {
+            Ok(()) => {
+                // Its number may become that of another inode.
+                self.times.remove(&ino);
+                Ok(())
+            }
+            Err(Error::NotEmpty) => {
+                let why = "is a directory with entries; a file cannot replace it";
+                Err(self.in_the_way(path, why))
+            }
+            Err(e) => Err(e).explain(self.shown(path)),
+        }
     }
 
     fn make(&mut self, path: &[u8], meta: &Meta) -> Result<Pending, Failure> {
@@ -171,16 +215,19 @@ impl VolumeSink {
     }
 
     /// Renames a new entry to its final name; removes it on failure.
-    fn publish(&self, entry: &NewEntry, path: &[u8]) -> Result<(), Failure> {
+    fn publish(&mut self, entry: &NewEntry, path: &[u8]) -> Result<(), Failure> {
         let Some(temporary) = &entry.temporary else {
             return Ok(());
         };
-        let (dir, fs) = (entry.dir, self.volume.fs());
-        let renamed = fs.rename(dir, temporary, dir, &entry.name, RenameMode::Replace);
+        let renamed = self.make_room(entry, path).and_then(|()| {
+            let (dir, fs) = (entry.dir, self.volume.fs());
+            let renamed = fs.rename(dir, temporary, dir, &entry.name, RenameMode::Replace);
+            renamed.explain(self.shown(path))
+        });
         if renamed.is_err() {
             self.remove(entry);
         }
-        renamed.explain(self.shown(path))
+        renamed
     }
 
     /// Removes an incomplete entry. An error is ignored: it means that the volume has failed.
@@ -247,7 +294,16 @@ impl Sink for VolumeSink {
         }
         let (above, name) = split(path);
         let dir = self.directory(above)?;
-        match self.volume.fs().mkdir(dir, name, 0o700, caller()) {
+        let make = || self.volume.fs().mkdir(dir, name, 0o700, caller());
+        let made = match make() {
+            Err(Error::Exists) if self.replaces_kinds => match self.volume.fs().unlink(dir, name) {
+                Ok(()) => make(),
+                Err(Error::IsDirectory) => Err(Error::Exists),
+                Err(e) => Err(e),
+            },
+            made => made,
+        };
+        match made {
             Ok(attr) => {
                 self.made.insert(attr.ino);
                 let node = self.volume.hold(attr);
@@ -332,7 +388,7 @@ impl Sink for VolumeSink {
 
     fn hard_link(&mut self, path: &[u8], original: &[u8]) -> Result<(), Failure> {
         let (above, name) = split(original);
-        let dir = self.directory(above)?;
+        let dir = self.walk(above, false)?;
         let file = self
             .volume
             .fs()

@@ -202,3 +202,85 @@ fn paths_begin_at_the_root_of_the_volume() {
     }
     place.finish();
 }
+
+#[test]
+fn check_and_info_of_a_mount_are_those_of_its_volume() {
+    if !able(&[]) {
+        return;
+    }
+    let mut place = Place::mounted("64M", "");
+    let volume = place.volume();
+    let by = format!("(pid {})", place.daemon_pid());
+    let says = [arg(&volume), "is in use: mounted on", &by, "cairnfs umount"];
+    place.fails(&["check", "m"], 8, &says);
+    // The host's free space may differ.
+    let identity = |name: &str| -> Vec<String> {
+        let shown = place.ok(&["info", name]);
+        shown.lines().take(5).map(str::to_owned).collect()
+    };
+    assert_eq!(identity("m"), identity(arg(&volume)));
+    place.fails(&["check", "."], 8, &["is a directory, not a volume"]);
+    // One that is only read can be checked meanwhile.
+    place.umount();
+    place.mount("ro");
+    assert!(place.ok(&["check", "m"]).contains("clean"));
+    place.finish();
+}
+
+#[test]
+fn volume_is_unmounted_by_each_of_its_names() {
+    if !able(&[]) {
+        return;
+    }
+    let mut place = Place::mounted("64M", "");
+    fs::hard_link(place.volume(), place.beside("other")).unwrap();
+    let dir = place.dir();
+    let says = ["is in use: mounted on", arg(&dir)];
+    place.fails(&["check", "other"], 8, &says);
+    place.ok(&["umount", "other"]);
+    place.wait_for_end();
+    place.mount("");
+    place.ok(&["branch", "m", "trial"]);
+    place.mount_beside("branch=trial", "n");
+    place.fails(&["umount", "other"], 32, &["name one of these directories"]);
+    place.ok(&["umount", "n"]);
+    fs::copy(place.volume(), place.beside("copy")).unwrap();
+    place.fails(&["umount", "copy"], 32, &["is not mounted"]);
+    place.finish();
+}
+
+#[test]
+fn remount_tells_only_of_what_it_does_not_change() {
+    if !able(&[]) {
+        return;
+    }
+    let note = "a remount does not change allow_other";
+    for (options, is_told) in [("allow_other", false), ("", true)] {
+        let place = Place::mounted("64M", options);
+        let out = place.run(&["mount", "-o", "remount,ro,allow_other", "m"]);
+        assert!(out.status.success(), "{}", said(&out));
+        assert_eq!(said(&out).contains(note), is_told, "{}", said(&out));
+        place.finish();
+    }
+}
+
+#[test]
+fn refused_second_directory_is_had_by_bind_mount() {
+    if !able(&["mount", "umount"]) {
+        return;
+    }
+    let place = Place::mounted("64M", "");
+    fs::create_dir(place.beside("n")).unwrap();
+    let dir = place.dir();
+    let advice = format!("mount --bind {} DIR", arg(&dir));
+    place.fails(&["mount", "v.cairn", "n"], 32, &["symbolic link", &advice]);
+    // What is advised works: both show the same, and the end of one leaves the other.
+    place.sh(&advice.replace("DIR", arg(&place.beside("n"))));
+    fs::write(place.at("f"), "through one").unwrap();
+    assert_eq!(fs::read(place.beside("n/f")).unwrap(), b"through one");
+    fs::write(place.beside("n/f"), "through the other").unwrap();
+    assert_eq!(fs::read(place.at("f")).unwrap(), b"through the other");
+    place.ok(&["umount", "n"]);
+    assert!(place.at("f").exists());
+    place.finish();
+}

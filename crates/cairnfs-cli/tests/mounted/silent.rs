@@ -3,17 +3,20 @@
 
 use std::ffi::OsStr;
 use std::fs;
+use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::thread::yield_now;
 
 use cairnfs_fuse::mountinfo;
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::gate::{Held, Mount};
 use crate::place::{CAIRNFS, Place, able, arg, said};
+use crate::verbs::names;
 
 #[test]
 fn commands_give_up_on_stopped_daemon() {
@@ -42,6 +45,131 @@ fn commands_give_up_on_stopped_daemon() {
     place.fails(&["mount", "v.cairn", "m"], 32, &taken);
     place.signal(Signal::CONT);
     place.ok(&["sync", "--timeout", "30", "m"]);
+    place.finish();
+}
+
+/// Waits until a command has called the daemon, and handles signals.
+fn wait_for_call(child: &Child) {
+    let status = || fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
+    let handles = |status: &str| {
+        let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+        let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+        mask.is_some_and(|mask| mask & (1 << (Signal::TERM.as_raw() - 1)) != 0)
+    };
+    while !handles(&status()) {
+        yield_now();
+    }
+}
+
+/// Sends a command that waits one signal, which must end it; returns what it has said.
+fn end(place: &Place, mut child: Child, signal: Signal) -> String {
+    kill_process(Pid::from_child(&child), signal).unwrap();
+    let status = child.wait().unwrap();
+    let text = fs::read_to_string(place.beside("said")).unwrap();
+    assert_eq!(status.signal(), Some(signal.as_raw()), "{status}: {text}");
+    text
+}
+
+/// Starts a command, which writes to a file: the daemon may keep its streams open.
+fn begin(place: &Place, args: &[&str]) -> Child {
+    let said = fs::File::create(place.beside("said")).unwrap();
+    let mut command = place.command(args);
+    command
+        .stdin(Stdio::piped())
+        .stdout(said.try_clone().unwrap());
+    command.stderr(said).spawn().unwrap()
+}
+
+#[test]
+fn one_signal_ends_commands_that_wait_for_a_stopped_daemon() {
+    if !able(&[]) {
+        return;
+    }
+    let place = Place::mounted("64M", "");
+    fs::write(place.at("f"), b"x").unwrap();
+    place.ok(&["snapshot", "m", "before"]);
+    place.ok(&["branch", "m", "trial"]);
+    place.stop();
+    let pid = place.daemon_pid();
+    let advice = format!("its process {pid} is stopped: `kill -CONT {pid}`");
+    let long = "x".repeat(100);
+    let paths: Vec<_> = (0..2000).map(|n| format!("{n}{long}")).collect();
+    let paths = paths.iter().map(String::as_str);
+    // More than a socket takes that nobody reads.
+    let long: Vec<_> = ["restore", "m", "before"]
+        .into_iter()
+        .chain(paths)
+        .collect();
+    for args in [
+        &["log", "v.cairn"][..],
+        &["log", "m"],
+        &["diff", "m", "before"],
+        &["snapshot", "m", "after"],
+        &["branch", "v.cairn", "other"],
+        &["drop", "v.cairn", "trial"],
+        &["rename", "m", "trial", "other"],
+        &["publish", "v.cairn", "trial"],
+        &["send", "v.cairn", "before"],
+        &["receive", "m", "--name", "came"],
+        &long,
+    ] {
+        let child = begin(&place, args);
+        wait_for_call(&child);
+        let text = end(&place, child, Signal::TERM);
+        let is_told = text.contains("interrupted") && text.contains(&advice);
+        assert!(is_told, "{}: {text}", args[0]);
+    }
+    for args in [
+        &["stats", "m"][..],
+        &["sync", "m"],
+        &["trim", "m"],
+        &["umount", "m"],
+        &["mount", "-o", "branch=trial", "v.cairn", "m2"],
+    ] {
+        fs::create_dir_all(place.beside("m2")).unwrap();
+        end(&place, begin(&place, args), Signal::TERM);
+    }
+    place.fails(&["sync", "--timeout", "0.2", "m"], 1, &[&advice]);
+    place.signal(Signal::CONT);
+    // What was asked for is not done later.
+    let left = names(&place);
+    while place.has_thread("cairnfs-call") {
+        yield_now();
+    }
+    assert_eq!(left, ["before", "main", "trial"]);
+    assert_eq!(names(&place), left);
+    assert!(place.at("f").exists());
+    place.finish();
+}
+
+#[test]
+fn command_in_a_daemon_that_is_stopped_meanwhile_leaves_nothing() {
+    if !able(&[]) {
+        return;
+    }
+    let place = Place::mounted("64M", "");
+    fs::write(place.at("f"), vec![7; 4 << 20]).unwrap();
+    place.ok(&["snapshot", "m", "before"]);
+    place.ok(&["send", "m", "before", "-o", "stream"]);
+    let stream = fs::read(place.beside("stream")).unwrap();
+    let mut child = begin(&place, &["receive", "m", "--name", "half"]);
+    let mut input = child.stdin.take().unwrap();
+    input.write_all(&stream[..stream.len() / 2]).unwrap();
+    while !place.ok(&["log", "m"]).contains("unfinished") {
+        yield_now();
+    }
+    place.stop();
+    let text = end(&place, child, Signal::TERM);
+    assert!(
+        text.contains("interrupted, and the daemon does not answer"),
+        "{text}"
+    );
+    place.signal(Signal::CONT);
+    while place.ok(&["log", "m"]).contains("unfinished") {
+        yield_now();
+    }
+    assert_eq!(names(&place), ["before", "main"]);
+    drop(input);
     place.finish();
 }
 

@@ -129,6 +129,10 @@ fn fork_is_dropped_if_nothing_changed_or_as_asked() {
     assert_eq!(code(&output), 0);
     assert_eq!(forks(&place).len(), 1, "kept without a terminal");
     assert!(text(&output.stderr).contains("cairnfs publish"));
+    // What was asked for is not told.
+    let output = attempt(&place, "", &["-q", "--keep", "sh", "-c", "echo x > new"]);
+    assert_eq!((code(&output), text(&output.stderr)), (0, String::new()));
+    assert_eq!(forks(&place).len(), 2);
     assert_unmounted();
     place.finish();
 }

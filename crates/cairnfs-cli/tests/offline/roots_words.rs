@@ -285,3 +285,50 @@ fn times_are_those_of_the_named_zone() {
     assert!(words.contains("set TZ to one such as"), "{words}");
     assert_eq!(diff("Nowhere/Land", "-0s").0, Some(0));
 }
+
+/// The times that ls(1) shows of a file are those that this shows of its copy, whatever `TZ` says.
+#[test]
+fn times_are_those_of_other_programs_in_each_zone() {
+    let p = Place::with_volume();
+    fs::create_dir(p.path("in")).unwrap();
+    for (name, secs) in [("summer", 1_782_907_200), ("winter", 1_767_268_800)] {
+        let file = fs::File::create(p.path("in").join(name)).unwrap();
+        let time = std::time::UNIX_EPOCH + std::time::Duration::from_secs(secs);
+        file.set_modified(time).unwrap();
+    }
+    p.ok(&["import", "-q", "in", "v.img"]);
+    for zone in [
+        "UTC",
+        "UTC0",
+        "CET",
+        "CET-1CEST",
+        ":CET-1",
+        "CET-1CEST,M3.5.0,M10.5.0/3",
+        "EST5EDT",
+        "EST5",
+        "EST5EDT4,J60/2,J300",
+        "<+03>-3",
+        "ABC3:30",
+        "Europe/Berlin",
+        ":Europe/Berlin",
+        "Asia/Kolkata",
+        "europe/berlin",
+        "posix/Europe/Berlin",
+        "/usr/share/zoneinfo/Europe/Berlin",
+        "nonsense",
+        "AB1",
+        "No/Where",
+        "",
+        ":",
+    ] {
+        let line = format!(
+            "export TZ='{zone}'; ls -l --time-style='+%Y-%m-%d %H:%M' in | awk 'NR > 1 {{print $6, $7}}'; \
+             \"$cairnfs\" ls -l v.img | awk '{{print $6, $7}}'"
+        );
+        let out = p.shell(&line, |_| ());
+        let text = String::from_utf8_lossy(&out.stdout);
+        let lines: Vec<_> = text.lines().collect();
+        assert_eq!(lines.len(), 4, "{zone}: {text}");
+        assert_eq!(lines[..2], lines[2..], "{zone}");
+    }
+}

@@ -365,3 +365,46 @@ fn tree_is_removed_as_far_as_it_can_be_read() {
     p.ok(&["rm", "-r", "v.img:/dir", "v.img:/lost+found"]);
     p.ok(&["check", "v.img"]);
 }
+
+#[test]
+fn check_of_a_cut_off_volume_advises_only_what_works() {
+    let p = Place::with_volume();
+    fs::create_dir(p.path("in")).unwrap();
+    fs::write(p.path("in/f"), "contents").unwrap();
+    p.ok(&["import", "-q", "in", "v.img"]);
+    let whole = fs::read(p.path("v.img")).unwrap();
+    let mut advised = [0; 2];
+    for len in [
+        100,
+        4096,
+        8192,
+        1 << 20,
+        4 << 20,
+        12 << 20,
+        40 << 20,
+        63 << 20,
+    ] {
+        fs::write(p.path("v.img"), &whole[..len]).unwrap();
+        let out = p.run(&["check", "v.img"]);
+        let text = String::from_utf8_lossy(&out.stdout).into_owned();
+        let line = text
+            .lines()
+            .find_map(|line| line.strip_prefix("Save what can be read with: cairnfs "));
+        let Some(line) = line else {
+            let is_told =
+                out.status.code() == Some(8) || text.contains("Nothing of it can be opened");
+            assert!(is_told, "{len}: {text}");
+            advised[0] += 1;
+            continue;
+        };
+        let out = p.shell(
+            &format!("\"$cairnfs\" {}", line.replace("DIR", "out")),
+            |_| (),
+        );
+        let said = String::from_utf8_lossy(&out.stderr);
+        assert!(p.path("out").is_dir(), "{len}: {line}: {said}");
+        fs::remove_dir_all(p.path("out")).unwrap();
+        advised[1] += 1;
+    }
+    assert!(advised.iter().all(|count| *count > 0), "{advised:?}");
+}

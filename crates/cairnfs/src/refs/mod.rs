@@ -44,28 +44,61 @@ pub fn resolve<'r>(
     resolve_in(reference, roots, now, zone)
 }
 
-/// The time zone of this process: what `TZ` says, else that of the system, else UTC. It is
-/// [`TimeZone::unknown`] if `TZ` says something that is not known here.
+/// The directory of the system's list of zones, and what POSIX forms without dates mean, as in glibc.
+const ZONES: &str = "/usr/share/zoneinfo";
+const DATES: &str = ",M3.2.0,M11.1.0";
+
+/// The time zone of this process: what `TZ` says, as other programs understand it, else that of the system,
+/// else UTC. It is [`TimeZone::unknown`] if `TZ` says something that is not known here.
 pub fn local_zone() -> TimeZone {
-    let told = || std::env::var_os("TZ").is_some();
-    TimeZone::try_system().unwrap_or_else(|_| match told() {
-        true => TimeZone::unknown(),
-        false => TimeZone::UTC,
-    })
+    let Some(told) = std::env::var_os("TZ") else {
+        return TimeZone::try_system().unwrap_or(TimeZone::UTC);
+    };
+    let text = told.to_str().unwrap_or_default();
+    match time_zone(text) {
+        Ok(zone) => zone,
+        // A path, or nothing.
+        Err(_)
+            if matches!(
+                text.trim_start_matches(':').as_bytes().first(),
+                None | Some(b'/')
+            ) =>
+        {
+            TimeZone::try_system().unwrap_or(TimeZone::unknown())
+        }
+        Err(_) => TimeZone::unknown(),
+    }
 }
 
-/// The time zone of a name or a POSIX form.
+/// The time zone of a name or a POSIX form, which may begin with a colon.
 ///
 /// # Errors
 /// [`Error::Invalid`] if there is none.
 pub fn time_zone(text: &str) -> Result<TimeZone> {
+    let text = text.strip_prefix(':').unwrap_or(text);
+    // Known also where there is no list of zones.
     match text {
-        // Known also where there is no list of zones.
-        "UTC" => Ok(TimeZone::UTC),
-        _ => TimeZone::posix(text)
-            .or_else(|_| TimeZone::get(text))
-            .map_err(|_| Error::Invalid("there is no such time zone")),
+        "UTC" => return Ok(TimeZone::UTC),
+        // What is said of a zone that is not known.
+        "Etc/Unknown" => return Ok(TimeZone::unknown()),
+        _ => {}
     }
+    let zone = TimeZone::posix(text).ok();
+    let zone = zone.or_else(|| named_zone(text));
+    let zone = zone.or_else(|| TimeZone::posix(&format!("{text}{DATES}")).ok());
+    zone.ok_or(Error::Invalid("there is no such time zone"))
+}
+
+/// The zone of this name in the system's list, which may also be in one of its other parts (`posix/`).
+fn named_zone(name: &str) -> Option<TimeZone> {
+    // Names differ from others in the case of their letters, too.
+    let listed = TimeZone::get(name).ok();
+    if listed.as_ref().and_then(TimeZone::iana_name) == Some(name) {
+        return listed;
+    }
+    let is_part = name.starts_with("posix/") && !name.split('/').any(|part| part == "..");
+    let bytes = is_part.then(|| std::fs::read(format!("{ZONES}/{name}")).ok());
+    TimeZone::tzif(name, &bytes.flatten()?).ok()
 }
 
 /// The time that `text` names, relative to `now` and in `zone`, as in a reference.

@@ -14,13 +14,14 @@ use cairnfs::format::superblock::{
 use cairnfs::fs::{FileSystem, Options, inspect};
 use cairnfs::types::{StatFs, VolumeInfo, uuid_text};
 use cairnfs::{Error, Volume};
+use cairnfs_fuse::mountinfo;
 use serde::Serialize;
 
 use self::backup::Backup;
 use crate::failure::{AnyError, Explain, show_bytes, shown};
 use crate::output::{self, counted};
-use crate::seat;
 use crate::size::human;
+use crate::verbs;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -97,8 +98,11 @@ struct Space {
 }
 
 /// Runs the command.
-pub fn run(args: Args) -> Result<ExitCode, AnyError> {
-    seat::refuse_dead(&args.volume)?;
+pub fn run(mut args: Args) -> Result<ExitCode, AnyError> {
+    // The volume that is mounted there.
+    if mountinfo::is_directory(&args.volume) {
+        args.volume = verbs::file_of(&args.volume)?;
+    }
     let info = inspect(&args.volume).explain(shown(&args.volume))?;
     let report = json_report(&args.volume, info);
     if args.json {

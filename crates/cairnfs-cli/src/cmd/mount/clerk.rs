@@ -195,10 +195,12 @@ impl House {
             )),
             NotAdded::Mounted { dir, .. } => NotPermitted::Refused(format!(
                 "{} is in use: mounted on {} by cairnfs (pid {}); unmount it first: cairnfs umount {}; \
-                 or make a branch of it, and mount that",
+                 or make a branch of it, and mount that; to have the same files in another directory, \
+                 make a symbolic link, or as root: mount --bind {} DIR",
                 shown(&self.volume),
                 shown(&dir),
                 std::process::id(),
+                word_of_path(&dir),
                 word_of_path(&dir)
             )),
             NotAdded::Failed(error) => {

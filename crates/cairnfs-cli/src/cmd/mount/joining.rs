@@ -22,6 +22,8 @@ use crate::handover::attempts::{ANSWER, Alone, Asked, ask_or_do_alone};
 use crate::handover::caller::Call;
 use crate::handover::folder::SocketName;
 use crate::handover::frames::{Answer, Request, Wanted};
+use crate::holder;
+use crate::interrupt;
 use crate::seat::Seat;
 
 /// Has the volume mounted on `dir` by its daemon, which is started if there is none.
@@ -90,7 +92,11 @@ fn ask(
     dir: &Path,
     options: &MountOptions,
 ) -> Result<Asked<()>, Failure> {
-    let wrong = |e: std::io::Error| failed(format_args!("{}: {}", shown(volume), io_text(&e)));
+    let wrong = |e: std::io::Error| {
+        let advice = Call::is_unanswered(&e).then(|| format!(": {}", holder::advice(volume)));
+        let advice = advice.unwrap_or_default();
+        failed(format_args!("{}: {}{advice}", shown(volume), io_text(&e)))
+    };
     let user = geteuid().as_raw();
     let Some(call) = socket.and_then(|name| Call::begin(&name, user, ANSWER)) else {
         return Ok(Asked::Nobody);
@@ -121,6 +127,8 @@ fn ask(
             io_text(&e)
         ))
     };
+    // A mount that nobody serves must not stay.
+    interrupt::defer().map_err(|failure| failed(in_line(&failure)))?;
     let device = mounter::mount(volume, dir, &options).map_err(cannot)?;
     let mounted = Mounted::here(dir, &Arc::default()).map_err(cannot)?;
     let Some(number) = mounted.device() else {
@@ -185,6 +193,8 @@ fn start(args: &Args, volume: &Path, dir: &Path) -> Result<Alone<(), Failure>, F
         .map_err(system)?;
     let mut word = String::new();
     if let Some(output) = daemon.stdout.take() {
+        interrupt::wait(&output)
+            .map_err(|_| failed(format_args!("{}: interrupted", shown(volume))))?;
         BufReader::new(output)
             .read_line(&mut word)
             .map_err(system)?;

@@ -376,7 +376,10 @@ fn remount(args: &Args, path: &Path) -> Result<(), Failure> {
             "{given} was mounted read-only, and its daemon cannot write: unmount it, and mount it with rw"
         )));
     }
-    for word in words(args).filter(|word| MountOptions::is_kept_by_remount(word)) {
+    // What the mount has already is no change. Of these words the table of mounts shows only one.
+    let is_new = |word: &&str| *word != "allow_other" || !entry.has(word);
+    let kept = words(args).filter(|word| MountOptions::is_kept_by_remount(word));
+    for word in kept.filter(is_new) {
         say!("cairnfs mount: note: a remount does not change {word}");
     }
     note_access_times(&wanted);

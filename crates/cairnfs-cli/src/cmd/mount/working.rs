@@ -91,6 +91,10 @@ pub(super) fn perform(
         return Err(Answer::Unknown);
     }
     begin();
+    if stage.check().is_err() {
+        // This process may have been stopped meanwhile, and its caller has given up.
+        return Err(Answer::Refused("interrupted before it was begun".into()));
+    }
     let named = mount.and_then(|mount| open.name_of(mount));
     let fs = open.handle.get();
     let read_only = fs.is_read_only();

@@ -154,6 +154,8 @@ fn tell(
                 word(&base.branch)
             )?;
         }
+        // As it was asked for.
+        End::Kept if args.quiet && args.keep => {}
         End::Kept => writeln!(
             out,
             "{}The fork is the branch {fork}: {}",
