@@ -11,7 +11,7 @@ use cairnfs_backup::{Error, Image, restore};
 use serde::Serialize;
 
 use crate::cmd::backup::{AtArgs, KeyArgs, Opened, Shown, failure, interruption, rate};
-use crate::failure::{AnyError, Failure, shown};
+use crate::failure::{AnyError, Failure, shown, told};
 use crate::output::{self, local_time, utc_time};
 use crate::size::human;
 use crate::stage::Stage;
@@ -33,7 +33,8 @@ The file gets its name when it is complete and durable. A restore that fails, or
 is interrupted or killed, leaves nothing (where the file system has no files
 without a name, .cairnfs-* beside NEW if it is killed).
 
-Exit codes: 0 restored, 1 not restored, 2 wrong arguments.";
+Exit codes: 0 restored, 1 not restored, 2 wrong arguments, 74 restored, but that
+could not be printed.";
 
 /// What to do if the volume cannot be made under its name.
 const OTHERWISE: &str = "give the name of a file that does not exist";
@@ -95,7 +96,7 @@ pub fn run(args: &Args) -> Result<ExitCode, AnyError> {
     file.complete()?;
     let asked = opened.store.asked();
     if args.json {
-        output::json(&Summary {
+        told(output::json(&Summary {
             moment: moment.number,
             time: utc_time(moment.time().into()),
             checkpoint: moment.checkpoint.clone(),
@@ -104,9 +105,9 @@ pub fn run(args: &Args) -> Result<ExitCode, AnyError> {
             requests: asked.requests,
             received: asked.received,
             seconds: begun.elapsed().as_secs_f64(),
-        })?;
+        }))?;
     } else if !args.quiet {
-        writeln!(
+        told(writeln!(
             io::stdout(),
             "Restored moment {} of {} into {}: {}, {}",
             moment.number,
@@ -114,7 +115,7 @@ pub fn run(args: &Args) -> Result<ExitCode, AnyError> {
             shown(&args.file),
             human(moment.live * 4096),
             rate(moment.live * 4096, begun)
-        )?;
+        ))?;
     }
     Ok(ExitCode::SUCCESS)
 }

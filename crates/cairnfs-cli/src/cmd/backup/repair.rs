@@ -7,7 +7,7 @@ use cairnfs_backup::{Repaired, repair};
 use serde::Serialize;
 
 use super::{Damaged, Shown, failure, interruption, open_store, unreachable};
-use crate::failure::AnyError;
+use crate::failure::{AnyError, told};
 use crate::output::{self, counted};
 use crate::stage::Stage;
 
@@ -26,7 +26,8 @@ backups go on. Contents cannot be put back: `cairnfs backup check` tells which
 are damaged.
 
 Exit codes: 0 nothing is damaged any longer, 4 something stays damaged or was
-lost, 1 not repaired, 2 wrong arguments.";
+lost, 1 not repaired, 2 wrong arguments, 74 done, but what it found could not be
+printed.";
 
 /// Put back damaged heads, or go on without the moments that they had
 #[derive(Debug, clap::Args)]
@@ -60,16 +61,16 @@ pub fn run(args: &Args) -> Result<ExitCode, AnyError> {
         }
         e => failure(&args.url, &e),
     })?;
-    match args.json {
+    told(match args.json {
         true => output::json(&Json {
             restored: &repaired.restored,
             left: repaired.left.iter().map(Damaged::of).collect(),
             unreachable: repaired.lost,
             head: repaired.head,
             moments: repaired.moments,
-        })?,
-        false => tell(&repaired)?,
-    }
+        }),
+        false => tell(&repaired).map_err(AnyError::from),
+    })?;
     Ok(match repaired.left.is_empty() && repaired.lost.is_none() {
         true => ExitCode::SUCCESS,
         false => ExitCode::from(LEFT),
