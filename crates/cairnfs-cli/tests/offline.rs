@@ -10,6 +10,8 @@
 mod archives;
 #[path = "offline/backups.rs"]
 mod backups;
+#[path = "offline/damaged.rs"]
+mod damaged;
 #[path = "offline/deep.rs"]
 mod deep;
 #[path = "offline/differences.rs"]
