@@ -16,6 +16,10 @@ pub type AnyError = Box<dyn Error>;
 /// + 13).
 pub const BROKEN_PIPE: u8 = 141;
 
+/// Exit code of a command that has done its work and cannot print what it did: `EX_IOERR` of
+/// sysexits(3). A program can tell it from the codes of work that was not done.
+pub const UNTOLD: u8 = 74;
+
 /// A failure with its exit code and, where there is one, the next step.
 #[derive(Debug)]
 pub struct Failure {
@@ -191,6 +195,35 @@ pub fn of_output(error: &(dyn Error + 'static)) -> Option<Failure> {
         true => failure().code(BROKEN_PIPE),
         false => failure(),
     })
+}
+
+/// Makes a failure of the output that tells what a command has done one that says that it is done.
+///
+/// # Errors
+/// Standard output failed.
+pub fn told<E: Into<AnyError>>(printed: Result<(), E>) -> Result<(), AnyError> {
+    printed.map_err(|error| {
+        let error = error.into();
+        let output = of_output(error.as_ref()).filter(|failure| !failure.is_broken_pipe());
+        output.map_or(error, |failure| {
+            let hint = "only this could not be printed: what the command was asked for is done";
+            failure.hint(hint).code(UNTOLD).into()
+        })
+    })
+}
+
+/// Gives a failure of the output the exit code that a command has for what it cannot find out.
+pub fn unprinted(error: AnyError, code: u8) -> AnyError {
+    let output = of_output(error.as_ref()).filter(|failure| !failure.is_broken_pipe());
+    output.map_or(error, |failure| failure.code(code).into())
+}
+
+/// Whether the error only means that a command could not print what it has done.
+pub fn is_untold(error: &(dyn Error + 'static)) -> bool {
+    is_broken_pipe(error)
+        || error
+            .downcast_ref::<Failure>()
+            .is_some_and(|failure| failure.exit_code() == UNTOLD)
 }
 
 /// Writes a failure, and returns its exit code. A closed pipe is not reported.

@@ -40,7 +40,7 @@ use std::sync::Arc;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
-use crate::failure::{AnyError, BROKEN_PIPE};
+use crate::failure::{AnyError, BROKEN_PIPE, unprinted};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -94,6 +94,11 @@ enum Command {
     Completions(cmd::completions::Args),
 }
 
+/// Exit code of fsck(8) for a check that could not be done.
+const OPERATIONAL: u8 = 8;
+/// Exit code of monitoring plugins for what could not be found out.
+const UNKNOWN: u8 = 3;
+
 fn main() -> ExitCode {
     memory::set_up();
     if let Err(why) = survive_size_limits() {
@@ -138,9 +143,9 @@ fn run(command: Command) -> Result<ExitCode, AnyError> {
         Command::Mount(args) => cmd::mount::run(args),
         Command::Umount(args) => cmd::umount::run(args),
         Command::Sync(args) => cmd::sync::run(args),
-        Command::Stats(args) => cmd::stats::run(args),
+        Command::Stats(args) => cmd::stats::run(args).map_err(|e| unprinted(e, UNKNOWN)),
         Command::Trim(args) => cmd::trim::run(args),
-        Command::Check(args) => cmd::check::run(args),
+        Command::Check(args) => cmd::check::run(args).map_err(|e| unprinted(e, OPERATIONAL)),
         Command::Info(args) => cmd::info::run(args),
         Command::Ls(args) => cmd::ls::run(args),
         Command::Cat(args) => cmd::cat::run(args),
@@ -154,7 +159,9 @@ fn run(command: Command) -> Result<ExitCode, AnyError> {
         Command::RestoreFrom(args) => cmd::restore_from::run(&args),
         Command::Verb(verb) => verbs::run(&verb),
         Command::Bench(args) => cairnfs_bench::run(args),
-        Command::Crashtest(args) => cmd::crashtest::run(args),
+        Command::Crashtest(args) => {
+            cmd::crashtest::run(args).map_err(|e| unprinted(e, OPERATIONAL))
+        }
         Command::Completions(args) => cmd::completions::run(args, &mut Cli::command()),
     }
 }
@@ -180,8 +187,7 @@ fn translate(args: Vec<OsString>) -> Result<Vec<OsString>, String> {
 fn usage_code(args: &[OsString]) -> u8 {
     match args.get(1).and_then(|command| command.to_str()) {
         Some("check" | "crashtest") => 16,
-        // Monitoring plugins use 3 for "unknown".
-        Some("stats") => 3,
+        Some("stats") => UNKNOWN,
         Some("mkfs" | "mount" | "umount") => 1,
         _ => 2,
     }

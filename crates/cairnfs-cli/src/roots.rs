@@ -12,7 +12,7 @@ use cairnfs::fs::FileSystem;
 use cairnfs::{RootInfo, Time};
 use serde::{Deserialize, Serialize};
 
-use crate::failure::{AnyError, Failure, io_text, show_bytes, shown};
+use crate::failure::{self, AnyError, Failure, io_text, show_bytes, shown};
 use crate::reference::{change_failure, root_failure};
 use crate::stage::Stage;
 use crate::volume::{Access, Volume};
@@ -300,11 +300,24 @@ pub struct Telling {
 }
 
 impl Telling {
-    /// Tells a result as JSON, or as lines of text.
+    /// Tells what was done, as JSON or as lines of text.
+    ///
+    /// # Errors
+    /// Standard output failed; what was done stays.
+    pub fn tell(
+        &self,
+        stage: &Stage,
+        json: &impl Serialize,
+        lines: &[impl Display],
+    ) -> Result<(), AnyError> {
+        failure::told(self.print(stage, json, lines))
+    }
+
+    /// Prints a result as JSON, or as lines of text.
     ///
     /// # Errors
     /// Standard output failed.
-    pub fn tell(
+    pub fn print(
         &self,
         stage: &Stage,
         json: &impl Serialize,

@@ -112,7 +112,7 @@ impl Spec {
     /// Refuses a host path that was meant to be in a branch or snapshot, probably.
     ///
     /// # Errors
-    /// It is `VOLUME@NAME:PATH` without a slash.
+    /// It is `VOLUME@NAME:PATH` without a slash, or `VOLUME@NAME` where that file is a volume.
     pub fn checked(self) -> Result<Self, Failure> {
         let meant = match &self {
             Spec::Host(path) if path.symlink_metadata().is_err() => {
@@ -120,10 +120,18 @@ impl Spec {
             }
             _ => None,
         };
-        let name = meant.and_then(|place| place.reference);
-        match name.filter(|name| name.contains(':')) {
-            Some(_) => Err(Failure::new(self.shown(), "no such file").hint(SLASH)),
-            None => Ok(self),
+        let has_colon = |place: &VolumePath| place.reference.iter().any(|name| name.contains(':'));
+        match meant {
+            Some(place) if has_colon(&place) => {
+                Err(Failure::new(self.shown(), "no such file").hint(SLASH))
+            }
+            Some(place) if cairnfs::fs::inspect(&place.volume).is_ok() => {
+                let why = "names a branch or snapshot of a volume, and no path in it";
+                Err(Failure::new(self.shown(), why).hint(format_args!(
+                    "{SLASH}; to write a file of this name, make it first, empty"
+                )))
+            }
+            _ => Ok(self),
         }
     }
 

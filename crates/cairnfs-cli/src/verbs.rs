@@ -203,6 +203,11 @@ fn perform_here(verb: &Verb, named: &Named, roots: Roots<'_>) -> Result<u8, AnyE
     let done = verb.perform(&roots);
     let closed = roots.close();
     let unmerged = |e: &AnyError| matches!(e.downcast_ref(), Some(Error::ReadOnly));
+    if done.as_ref().is_err_and(|e| failure::is_untold(e.as_ref())) {
+        // It is not done if it could not be written.
+        closed?;
+        return done;
+    }
     if !done.as_ref().is_err_and(unmerged) {
         let code = done?;
         closed?;

@@ -12,6 +12,8 @@ mod appended;
 mod archives;
 #[path = "offline/backups.rs"]
 mod backups;
+#[path = "offline/damaged.rs"]
+mod damaged;
 #[path = "offline/deep.rs"]
 mod deep;
 #[path = "offline/differences.rs"]

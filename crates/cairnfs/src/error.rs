@@ -452,7 +452,7 @@ impl Error {
     pub fn next_step(&self) -> &'static str {
         match self.cause() {
             Error::Io { source, .. } if source.kind() == io::ErrorKind::UnexpectedEof => {
-                "unmount it, and save what is left"
+                "unmount it; `cairnfs info` then tells whether what is left can be read, and how"
             }
             Error::Io { source, .. } if source.kind() == io::ErrorKind::FileTooLarge => {
                 "unmount it, and mount it again with a higher limit of file size (ulimit -f)"

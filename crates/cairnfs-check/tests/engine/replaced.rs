@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use cairnfs::format::BLOCK_SIZE;
 use cairnfs::fs::{FileSystem, Options};
-use cairnfs::types::{Creds, RenameMode, SetAttr};
+use cairnfs::types::{Attr, Creds, RenameMode, SetAttr};
 use cairnfs::{Error, PublishOptions};
 
 use crate::seen::{assert_sound, options};
@@ -99,23 +99,36 @@ fn write_until_stale(
     n
 }
 
-/// Makes, renames and removes files, and changes a mode, without pause until the branch is replaced. What
-/// was refused is not seen. Returns the last number.
+/// Makes, renames and removes files, and changes a mode and sizes, without pause until the branch is
+/// replaced. What was refused is not seen. Returns the last number.
 fn rename_until_stale(
     head: &FileSystem,
     (writer, mut n): (u64, u64),
     (ended, accepted): (&AtomicBool, &Accepted),
 ) -> u64 {
     let ino = look_up(head, &name_of(writer));
-    let seen = || head.getattr(ino).unwrap().mode;
-    let mode = Cell::new(seen());
+    let still = look_up(head, "still");
+    let of = |attr: Attr| (attr.mode, attr.size);
+    let seen = |ino| Cell::new(of(head.getattr(ino).unwrap()));
+    let told = [ino, still].map(|ino| (ino, seen(ino)));
+    let set = |(ino, told): &(u64, Cell<_>), set: SetAttr| {
+        told.set(of(head.setattr(*ino, &set)?));
+        Ok::<(), Error>(())
+    };
+    let resized = |size| SetAttr {
+        size: Some(size),
+        ..SetAttr::default()
+    };
     let change = |n: u64| {
         for bits in 0..64 {
-            let set = SetAttr {
+            let mode = SetAttr {
                 mode: Some(bits),
                 ..SetAttr::default()
             };
-            mode.set(head.setattr(ino, &set)?.mode);
+            set(&told[0], mode)?;
+            // One has its contents in the index, the other in blocks.
+            set(&told[0], resized(1 + u64::from(bits) % 32 * 50))?;
+            set(&told[1], resized(20_000 + u64::from(bits) % 32 * 5000))?;
         }
         let (old, new) = (format!("new{writer}"), format!("moved{writer}-{}", n % 8));
         match make(head, &old) {
@@ -138,7 +151,9 @@ fn rename_until_stale(
             Err(e) => panic!("{e}"),
         }
     }
-    assert_eq!(seen(), mode.get(), "after step {n}");
+    for (ino, told) in told {
+        assert_eq!(seen(ino), told, "inode {ino} after step {n}");
+    }
     n
 }
 
@@ -209,6 +224,8 @@ fn replacements_beside_writers_lose_nothing() {
     };
     let fs = open_with(&device, &often);
     (0..WRITERS).for_each(|writer| make(&fs, &name_of(writer)).unwrap());
+    let inline = look_up(&fs, &name_of(0));
+    fs.write(inline, 0, b"x", false).unwrap();
     volume(&fs).write("still", vec![1; 20_000]).unwrap();
     let rounds = std::env::var("CAIRNFS_REPLACE_ROUNDS").ok();
     let rounds = rounds.map_or(ROUNDS, |n| n.parse().unwrap());

@@ -20,7 +20,8 @@ space only for what changes. REF is NAME, BRANCH@SNAPSHOT or BRANCH@TIME. Of a
 mounted volume it has every write that had returned before; to use it beside:
 cairnfs mount -o branch=trial disk.img DIR
 
-Exit codes: 0 made, 1 not made, 2 wrong arguments.";
+Exit codes: 0 made, 1 not made, 2 wrong arguments, 74 made, but that could not
+be printed.";
 
 /// Make a branch of a volume
 #[derive(Debug, clap::Args, Serialize, Deserialize)]

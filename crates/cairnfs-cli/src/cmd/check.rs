@@ -132,7 +132,10 @@ fn has_one(report: &Report, codes: &[&str]) -> bool {
 
 /// The option of an export that can open a damaged volume; `None` if there is none.
 fn opened_with(args: &Args, report: &Report) -> Option<&'static str> {
-    let options = [("", Access::Salvage), ("--no-recovery ", Access::Unrecovered)];
+    let options = [
+        ("", Access::Salvage),
+        ("--no-recovery ", Access::Unrecovered),
+    ];
     let mut options = options.into_iter().skip(usize::from(log_is_lost(report)));
     let opens = |access| Volume::try_open(&args.volume, access)?.root();
     options.find_map(|(option, access)| opens(access).is_ok().then_some(option))

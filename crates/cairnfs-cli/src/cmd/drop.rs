@@ -28,7 +28,7 @@ later. This works on a full volume, too. There is no way back. The branch main
 cannot be dropped.
 
 Exit codes: 0 all were dropped, 1 one was not, or not all space is free,
-2 wrong arguments.";
+2 wrong arguments, 74 dropped, but that could not be printed.";
 
 /// Parts of the progress of one root.
 const PARTS: u64 = 1000;
@@ -109,8 +109,12 @@ pub fn perform(args: &Args, roots: &Roots<'_>) -> Result<u8, AnyError> {
     }
     report.being_dropped = being_dropped(roots).len();
     let lines: Vec<String> = lines(&report).collect();
-    args.telling.tell(roots.stage(), &report, &lines)?;
+    let told = match waited.is_ok() && report.failed.is_empty() {
+        true => args.telling.tell(roots.stage(), &report, &lines),
+        false => args.telling.print(roots.stage(), &report, &lines),
+    };
     waited?;
+    told?;
     Ok(u8::from(!report.failed.is_empty()))
 }
 

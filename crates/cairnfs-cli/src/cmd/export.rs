@@ -51,7 +51,8 @@ changes since the last merge are missing then.
 SIGINT, SIGTERM and SIGHUP end the export, and an incomplete archive or file is
 removed.
 
-Exit codes: 0 all was exported, 1 something was not, 2 wrong arguments.";
+Exit codes: 0 all was exported, 1 something was not, 2 wrong arguments, 74 all
+was exported, but that could not be printed (--json).";
 
 /// What to do if an archive cannot be made under its name.
 const OTHERWISE: &str =

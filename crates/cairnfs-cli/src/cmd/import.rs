@@ -13,7 +13,7 @@ use cairnfs_fuse::mountinfo;
 
 use crate::cmd::export::tell_lost;
 use crate::cmd::mkfs;
-use crate::failure::{AnyError, Explain, Failure, shown};
+use crate::failure::{AnyError, Explain, Failure, shown, told};
 use crate::interrupt;
 use crate::output::{self, Progress};
 use crate::spec::{VolumePath, meant_volume};
@@ -46,7 +46,8 @@ or a signal (SIGINT, SIGTERM, SIGHUP) ends the import; what was imported before
 stays. A volume made by --create is removed again if the import ends in this
 way, or if nothing could be imported.
 
-Exit codes: 0 all was imported, 1 something was not, 2 wrong arguments.";
+Exit codes: 0 all was imported, 1 something was not, 2 wrong arguments, 74 all
+was imported, but that could not be printed (--json).";
 
 /// Copy a tree into a volume from a directory or tar archive
 #[derive(Debug, clap::Args)]
@@ -268,7 +269,8 @@ pub fn finish(
 ) -> Result<ExitCode, AnyError> {
     match (json, stdout_taken) {
         (true, true) => say!("{}", serde_json::to_string(summary)?),
-        (true, false) => output::json(summary)?,
+        (true, false) if summary.failed > 0 => output::json(summary)?,
+        (true, false) => told(output::json(summary))?,
         (false, _) if !quiet => say!("{what} {}", summary.text()),
         _ => {}
     }

@@ -9,7 +9,7 @@ use cairnfs::fs::{MakeOptions, make};
 use cairnfs::types::{VolumeInfo, uuid_text};
 use serde::Serialize;
 
-use crate::failure::{AnyError, Failure, shown};
+use crate::failure::{AnyError, Failure, shown, told};
 use crate::output::{self, Progress};
 use crate::size;
 use crate::volume::caller;
@@ -30,7 +30,7 @@ bytes, or a number with K, M, G or T (powers of 1024). A new image file is
 accessible to its owner only (mode 0600), because it holds all files of the
 volume; an existing one keeps its permissions.
 
-Exit codes: 0 made, 1 not made.";
+Exit codes: 0 made, 1 not made, 74 made, but that could not be printed.";
 
 /// Make a volume in a file or on a block device
 #[derive(Debug, clap::Args)]
@@ -95,17 +95,15 @@ pub fn run(args: Args) -> Result<ExitCode, AnyError> {
         warn_of_little_room("mkfs", &args.volume, chosen);
     }
     if args.json {
-        return output::json(&Made {
+        told(output::json(&Made {
             volume: shown(&args.volume),
             uuid: uuid_text(&info.uuid),
             label: info.label,
             size: info.size,
             log_size: info.log_size,
-        })
-        .map(|()| ExitCode::SUCCESS);
-    }
-    if !args.quiet {
-        print_result(&args.volume, &info, chosen)?;
+        }))?;
+    } else if !args.quiet {
+        told(print_result(&args.volume, &info, chosen))?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -35,7 +35,8 @@ the publish back. Of one branch the newest 24 of these stay, unless they get
 another name.
 
 Exit codes: 0 published (with --dry-run: no conflicts), 1 conflicts or a failure,
-nothing was changed, 2 wrong arguments.";
+nothing was changed, 2 wrong arguments, 74 published, but that could not be
+printed.";
 
 /// Make the files of a branch those of main, or of another branch
 #[derive(Debug, clap::Args, Serialize, Deserialize)]
@@ -146,7 +147,7 @@ fn tell(args: &Args, stage: &Stage, published: &Published) -> Result<(), AnyErro
             format!("Published onto {onto}; its state before is the snapshot {kept}"),
             take_back(&args.volume, kept, onto),
         ],
-        None => vec!["No conflicts".to_owned()],
+        None => return args.telling.print(stage, &json, &["No conflicts"]),
     };
     args.telling.tell(stage, &json, &lines)
 }

@@ -30,7 +30,8 @@ a power cut leave nothing. Memory is bounded.
 A stream of changes (send --from) needs the snapshot that it builds on: one that
 this volume has received from the same sender, or has sent itself.
 
-Exit codes: 0 received, 1 not received, 2 wrong arguments.";
+Exit codes: 0 received, 1 not received, 2 wrong arguments, 74 received, but that
+could not be printed.";
 
 /// Make a snapshot of a stream
 #[derive(Debug, clap::Args, Serialize, Deserialize)]

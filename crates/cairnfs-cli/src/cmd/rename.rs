@@ -16,7 +16,8 @@ Examples:
 
 The branch main keeps its name, because it is what is opened without a name.
 
-Exit codes: 0 renamed, 1 not renamed, 2 wrong arguments.";
+Exit codes: 0 renamed, 1 not renamed, 2 wrong arguments, 74 renamed, but that
+could not be printed.";
 
 /// Give a snapshot or branch another name
 #[derive(Debug, clap::Args, Serialize, Deserialize)]

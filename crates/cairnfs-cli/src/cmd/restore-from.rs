@@ -19,7 +19,7 @@ use crate::cmd::backup::unread::{self, Unread};
 use crate::cmd::backup::{
     AtArgs, KeyArgs, Opened, Shown, failure, inside, interruption, rate, warn,
 };
-use crate::failure::{AnyError, Failure, shown};
+use crate::failure::{AnyError, Failure, shown, told};
 use crate::output::{self, counted, local_time, utc_time, word};
 use crate::size::human;
 use crate::stage::Stage;
@@ -47,7 +47,8 @@ holes there, which its own checksums tell from contents. Each file that cannot b
 read wholly is named with the ranges that are lost, and the exit code is 1. A moment
 of which nothing can be read leaves nothing.
 
-Exit codes: 0 restored, 1 not restored, or not wholly, 2 wrong arguments.";
+Exit codes: 0 restored, 1 not restored, or not wholly, 2 wrong arguments, 74 restored,
+but that could not be printed.";
 
 /// What to do if the volume cannot be made under its name.
 const OTHERWISE: &str = "give the name of a file that does not exist";
@@ -124,7 +125,7 @@ pub fn run(args: &Args) -> Result<ExitCode, AnyError> {
     file.complete()?;
     let asked = opened.store.asked();
     if args.json {
-        output::json(&Summary {
+        told(output::json(&Summary {
             moment: moment.number,
             time: utc_time(moment.time().into()),
             checkpoint: moment.checkpoint.clone(),
@@ -144,9 +145,9 @@ pub fn run(args: &Args) -> Result<ExitCode, AnyError> {
             requests: asked.requests,
             received: asked.received,
             seconds: begun.elapsed().as_secs_f64(),
-        })?;
+        }))?;
     } else if !args.quiet || unread.is_some() {
-        writeln!(
+        told(writeln!(
             io::stdout(),
             "Restored {}moment {} of {} into {}: {}, {}",
             if unread.is_some() {
@@ -159,7 +160,7 @@ pub fn run(args: &Args) -> Result<ExitCode, AnyError> {
             shown(&args.file),
             human((moment.live - lost.blocks.count().min(moment.live)) * 4096),
             rate(moment.live * 4096, begun)
-        )?;
+        ))?;
     }
     let Some(unread) = unread else {
         return Ok(ExitCode::SUCCESS);

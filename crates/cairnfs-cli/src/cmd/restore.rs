@@ -24,7 +24,8 @@ file x is sub/x. Either is one atomic step. The state before stays as a
 snapshot, whose name is printed: restoring that takes the restore back. Of one
 branch the newest 24 of these stay, unless they get another name.
 
-Exit codes: 0 restored, 1 not restored and nothing changed, 2 wrong arguments.";
+Exit codes: 0 restored, 1 not restored and nothing changed, 2 wrong arguments,
+74 restored, but that could not be printed.";
 
 /// Bring a branch, or files of it, back to an earlier state
 #[derive(Debug, clap::Args, Serialize, Deserialize)]

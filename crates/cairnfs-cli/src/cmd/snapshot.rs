@@ -22,7 +22,8 @@ begin or end with a blank; '.' and '..' are refused, and names that end in
 A mounted volume goes on meanwhile; every write that had returned before is in
 the snapshot. A program that uses the library makes them by Volume::snapshot.
 
-Exit codes: 0 made, 1 not made, 2 wrong arguments.";
+Exit codes: 0 made, 1 not made, 2 wrong arguments, 74 made, but that could not
+be printed.";
 
 /// Make a snapshot of a volume
 #[derive(Debug, clap::Args, Serialize, Deserialize)]

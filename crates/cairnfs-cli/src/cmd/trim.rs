@@ -13,7 +13,7 @@ use cairnfs::fs::{FileSystem, Options};
 use serde::Serialize;
 
 use crate::daemon::{self, Cause, Refusal};
-use crate::failure::{AnyError, Explain, Failure, shown};
+use crate::failure::{AnyError, Explain, Failure, shown, told};
 use crate::holder;
 use crate::output;
 use crate::size::human;
@@ -29,7 +29,7 @@ user who mounted it can trim a mounted volume. Unless mounted with nodiscard, a
 volume discards freed space by itself, in pieces of 256 KiB.
 
 Exit codes: 0 trimmed, 1 not a volume, no permission, or not possible there,
-2 wrong arguments.";
+2 wrong arguments, 74 trimmed, but that could not be printed.";
 
 /// Give a volume's free space back to the file system or device that holds it
 #[derive(Debug, clap::Args)]
@@ -60,10 +60,11 @@ pub fn run(args: Args) -> Result<ExitCode, AnyError> {
     };
     let place = shown(&args.place);
     if args.json {
-        output::json(&JsonReport { place, bytes })?;
+        told(output::json(&JsonReport { place, bytes }))?;
     } else {
         let mut out = io::stdout().lock();
-        writeln!(out, "{place}: {} ({bytes} bytes) trimmed", human(bytes))?;
+        let line = format_args!("{place}: {} ({bytes} bytes) trimmed", human(bytes));
+        told(writeln!(out, "{line}"))?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -74,13 +74,10 @@ fn crashtest_finds_torn_file_after_write_in_place() {
     }
     let check = "test ! -e done || grep -qx -e old -e new f";
     let place = Place::new("16M");
-    let keep = place.beside("kept");
+    let keep = place.beside("kept here");
     let options = ["--check", check, "--keep", arg(&keep)];
-    let result = tested(
-        &options,
-        "echo old > f; sync f; mkdir done; echo new > f",
-        4,
-    );
+    let torn = "echo old > f; sync f; mkdir done; echo new > f";
+    let result = tested(&options, torn, 4);
     let failures = result["runs"][0]["failures"].as_array().unwrap();
     assert!(!failures.is_empty());
     assert!(
@@ -93,6 +90,17 @@ fn crashtest_finds_torn_file_after_write_in_place() {
     let disk = Path::new(result["runs"][0]["kept"][0].as_str().unwrap()).to_owned();
     place.ok(&["check", "--data", arg(&disk)]);
     assert_eq!(place.ok(&["cat", &format!("{}:/f", arg(&disk))]), "");
+
+    // The command that is named for it is as a shell reads it.
+    let told = Command::new(CAIRNFS)
+        .args(["crashtest", "--interval", "1"])
+        .args(options)
+        .args(["--", "bash", "-euc", torn])
+        .stdin(Stdio::null())
+        .output();
+    let told = said(&told.unwrap());
+    let look = format!("Look at it: cairnfs check '{}/", arg(&keep));
+    assert!(told.contains(&look), "{told}");
 
     let renamed = "echo old > f; sync f; mkdir done; echo new > f.tmp; mv f.tmp f";
     tested(&["--check", check], renamed, 0);

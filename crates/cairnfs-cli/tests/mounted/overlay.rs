@@ -220,3 +220,56 @@ fn overlay_removal_of_one_link_keeps_other_links() {
     drop(overlay);
     place.finish();
 }
+
+/// What another user may do with `merged/file` after each line: the first character of each result
+/// is `y` if it can be read.
+const LISTS: &str = "
+    cd merged; echo text > file; chmod 644 file; cat file > shown
+    may() { if setpriv --reuid 65534 --regid 65534 --clear-groups cat file > shown 2>&1; then echo y; else echo n; fi; }
+    may
+    setfacl -m u::rw,g::-,o::- file; chmod $(stat -c %a file) file; may
+    setfacl -m u:65534:r file; chmod $(stat -c %a file) file; may; getfacl -nc file
+    setfacl -b file; chmod $(stat -c %a file) file; may";
+
+/// The kernel does not learn the new mode of a file in the upper layer from `setfacl`, on any FUSE
+/// mount; the `chmod` that is advised brings it.
+#[test]
+fn overlay_checks_access_lists_after_a_chmod() {
+    let programs = [
+        "mkfs.ext4",
+        "mount",
+        "umount",
+        "setfacl",
+        "getfacl",
+        "setpriv",
+    ];
+    if !able(&programs) || !has_overlays() {
+        return;
+    }
+    let place = Place::mounted("256M", FOR_CONTAINERS);
+    let ext4 = Ext4::mounted(&place);
+    let told = |layers: &Path| {
+        let dir = tempfile::tempdir().unwrap();
+        let merged = dir.path().join("merged");
+        for made in [&dir.path().join("lower"), &merged] {
+            fs::create_dir(made).unwrap();
+        }
+        shell(dir.path(), "chmod 755 . lower merged");
+        shell(layers, "mkdir upper work; chmod 755 . upper");
+        let overlay = Overlay {
+            dir: dir.path(),
+            layers,
+            options: "",
+        };
+        overlay.mount();
+        let told = shell(dir.path(), LISTS);
+        drop(overlay);
+        shell(layers, "rm -r upper work");
+        told
+    };
+    let expected = told(&ext4.0);
+    assert_eq!(told(&place.dir()), expected);
+    assert!(expected.starts_with("y\nn\ny\n"), "{expected}");
+    drop(ext4);
+    place.finish();
+}

@@ -12,7 +12,7 @@ use crate::place::{CAIRNFS, Place, able, arg, pattern, said, shell};
 const MIB: u64 = 1 << 20;
 
 /// Texts in every message about an image that was truncated under its mount.
-const SAYS: [&str; 3] = ["stopped", "was truncated", "cairnfs export"];
+const SAYS: [&str; 3] = ["stopped", "was truncated", "cairnfs info"];
 
 /// Truncates the image under its mount, and makes the daemon notice it.
 fn stop(place: &Place) {
@@ -55,6 +55,14 @@ fn every_command_reports_stopped_volume() {
         stops >= 1 && SAYS.iter().all(|word| log.contains(word)),
         "{log}"
     );
+    // What the next step says depends on what is left.
+    let image = File::options().write(true).open(place.volume()).unwrap();
+    for (left, next) in [(32 * MIB, "`cairnfs export`"), (MIB, "too little to find")] {
+        image.set_len(left).unwrap();
+        let info = place.run(&["info", "v.cairn"]);
+        let info = String::from_utf8_lossy(&info.stdout).into_owned();
+        assert!(info.contains(next), "{info}");
+    }
 }
 
 #[test]
@@ -100,7 +108,7 @@ fn plain_umount_reports_stopped_volume_through_helper() {
         $COMMAND mount -o durability=0 v.cairn m
         echo early > m/early; $COMMAND sync m; truncate -s 32M v.cairn
         ! umount m 2>report
-        for word in stopped 'was truncated' 'cairnfs export'; do grep -q \"$word\" report || { cat report; false; }; done
+        for word in stopped 'was truncated' 'cairnfs info'; do grep -q \"$word\" report || { cat report; false; }; done
         flock -s v.cairn true";
     crate::options::with_helpers(&place, "umount.fuse.cairnfs", script);
 }

@@ -1,5 +1,7 @@
 //! What was dropped and still holds space: `log` and `info` show it, `drop --wait` frees it.
 
+use std::fs;
+
 use cairnfs::Volume;
 use cairnfs::fs::{FileSystem, Options};
 
@@ -48,6 +50,9 @@ fn log_and_info_show_what_is_left_to_free() {
     assert!(info.contains("2 snapshots and branches hold 20."), "{info}");
     let next = "; to free it now: cairnfs drop --wait v.img\n";
     assert!(info.contains(next), "{info}");
+    fs::copy(p.path("v.img"), p.path("v\t.img")).unwrap();
+    let info = p.ok(&["info", "v\t.img"]);
+    assert!(info.contains(r"cairnfs drop --wait $'v\x09.img'"), "{info}");
     let json = p.json(&["info", "--json", "v.img"]);
     assert_eq!(json["being_dropped"]["roots"], 2);
     assert!(json["being_dropped"]["bytes"].as_u64().unwrap() >= LENGTH as u64);

@@ -202,6 +202,7 @@ fn snapshots_in_place_of_branches_are_named() {
 #[test]
 fn full_output_is_named() {
     let p = with_snapshot();
+    p.ok(&["branch", "v.img", "b"]);
     change(&p);
     for (line, code) in [
         ("diff v.img a", 2),
@@ -209,7 +210,10 @@ fn full_output_is_named() {
         ("diff --stat v.img a", 2),
         ("log v.img", 1),
         ("log --json v.img", 1),
-        ("snapshot v.img b", 1),
+        ("publish --dry-run v.img b", 1),
+        // Not "errors were corrected".
+        ("check v.img", 8),
+        ("check --json v.img", 8),
     ] {
         let out = p.shell(&format!("\"$cairnfs\" {line} >/dev/full"), |_| {});
         let said = String::from_utf8_lossy(&out.stderr).into_owned();
@@ -219,6 +223,61 @@ fn full_output_is_named() {
         );
         assert_eq!(out.status.code(), Some(code), "{line}");
     }
+}
+
+/// What is done can be told from what is not, by the exit code, and is said.
+#[test]
+fn work_that_cannot_be_told_is_done() {
+    let p = with_snapshot();
+    p.ok(&["branch", "v.img", "empty"]);
+    change(&p);
+    let send = p.ok_bytes(&["send", "v.img", "a"]);
+    fs::write(p.path("stream"), send).unwrap();
+    fs::create_dir(p.path("tree")).unwrap();
+    let roots = || {
+        let log = p.json(&["log", "--json", "v.img"]);
+        let roots = log["roots"].as_array().unwrap().iter();
+        roots.filter(|root| !root["name"].is_null()).count()
+    };
+    let mut before = roots();
+    for (line, more) in [
+        ("mkfs --size 64M w.img", 0),
+        ("mkfs --force --json --size 64M w.img", 0),
+        ("trim w.img", 0),
+        ("trim --json w.img", 0),
+        ("import --json tree v.img:/", 0),
+        ("export --json v.img out.tar", 0),
+        ("snapshot v.img b", 1),
+        ("branch --json v.img c", 1),
+        ("rename v.img c d", 0),
+        ("restore v.img b", 1),
+        // The branch goes, and the state before is kept.
+        ("publish v.img d --theirs /", 0),
+        ("receive v.img stream --name e", 1),
+        ("drop v.img e", -1),
+        ("backup v.img backups", 0),
+        ("backup prune backups --keep-last 1", 0),
+        ("restore-from backups copy.img", 0),
+    ] {
+        let out = p.shell(&format!("\"$cairnfs\" {line} >/dev/full"), |_| {});
+        let said = String::from_utf8_lossy(&out.stderr).into_owned();
+        let expected = "cairnfs: standard output: No space left on device\n  \
+            only this could not be printed: what the command was asked for is done\n";
+        assert_eq!(said, expected, "{line}");
+        assert_eq!(out.status.code(), Some(74), "{line}");
+        let now = roots();
+        assert_eq!(now as i64 - before as i64, more, "{line}");
+        before = now;
+    }
+    for made in ["w.img", "out.tar", "copy.img"] {
+        assert!(p.path(made).exists(), "{made}");
+    }
+    // Quiet commands have nothing to tell.
+    let quiet = p.shell("\"$cairnfs\" snapshot -q v.img f >/dev/full", |_| {});
+    assert_eq!(quiet.status.code(), Some(0));
+    // One that has also failed says that.
+    let failed = p.shell("\"$cairnfs\" drop v.img f none >/dev/full", |_| {});
+    assert_eq!(failed.status.code(), Some(1));
 }
 
 /// A reader that is gone ends a command quietly, and does not undo or hide what was done.

@@ -50,6 +50,34 @@ fn compressed_archive_round_trip_is_unchanged() {
     }
 }
 
+/// `VOLUME@NAME` without a path is no name for a new file beside the volume.
+#[test]
+fn copy_to_a_reference_without_a_path_makes_no_file() {
+    let p = Place::with_volume();
+    fs::write(p.path("in"), "text").unwrap();
+    p.ok(&["cp", "in", "v.img:/f"]);
+    p.ok(&["branch", "v.img", "trial"]);
+    for args in [
+        ["cp", "v.img:/f", "v.img@trial"],
+        ["cp", "v.img@trial", "out"],
+    ] {
+        p.fails(
+            &args,
+            1,
+            "v.img@trial: names a branch or snapshot of a volume",
+        );
+        p.fails(&args, 1, "VOLUME@NAME:/PATH");
+    }
+    assert!(!p.path("v.img@trial").exists() && !p.path("out").exists());
+    p.ok(&["cp", "v.img:/f", "v.img@trial:/g"]);
+    // Other files have such neighbours.
+    p.ok(&["cp", "v.img:/f", "in@2x"]);
+    assert_eq!(fs::read(p.path("in@2x")).unwrap(), b"text");
+    fs::write(p.path("v.img@trial"), "").unwrap();
+    p.ok(&["cp", "v.img:/f", "v.img@trial"]);
+    assert_eq!(fs::read(p.path("v.img@trial")).unwrap(), b"text");
+}
+
 #[test]
 fn decompression_bomb_takes_bounded_memory() {
     let p = Place::with_volume();

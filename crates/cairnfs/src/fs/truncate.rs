@@ -120,25 +120,31 @@ impl FileSystem {
         let reservation = self.reserve(Self::replace_need(0, 0, 0).deleting());
         let mut state = inode.write();
         let before = state.pages.dirty.len() as i64;
-        let loaded = reservation.and_then(|reservation| {
-            let inline = self.load_inline(inode, &mut state, size)?;
+        let begun = reservation.and_then(|reservation| {
+            let below = match self.load_inline(inode, &mut state, size)? {
+                true => {
+                    state.uncommitted = true;
+                    self.list_changed(inode, &mut state)?;
+                    Some(self.has_inline_below(inode, &state)?)
+                }
+                false => None,
+            };
+            let commit = self.commit()?;
             let a = attrs_mut(&mut state)?;
             a.size = size;
             self.apply_resized(a, set);
-            Ok((reservation, inline))
+            Ok((commit, reservation, below))
         });
         let change = state.pages.dirty.len() as i64 - before;
         self.adjust_delayed(&mut state, most(1), change);
-        let (reservation, inline) = loaded?;
-        let receipt = if inline {
-            state.uncommitted = true;
-            self.list_changed(inode, &mut state)?;
-            self.write_inline(inode, &mut state, reservation)?
-        } else {
-            attrs_mut(&mut state)?.disk_size = size;
-            let mut commit = self.commit()?;
-            commit.put_inode(inode, &mut state);
-            commit.finish(reservation)
+        let (mut commit, reservation, below) = begun?;
+        let receipt = match below {
+            Some(below) => self.put_inline(commit, (inode, &mut state), below, reservation)?,
+            None => {
+                attrs_mut(&mut state)?.disk_size = size;
+                commit.put_inode(inode, &mut state);
+                commit.finish(reservation)
+            }
         };
         drop(state);
         self.core().throttle(receipt)

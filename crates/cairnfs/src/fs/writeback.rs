@@ -323,12 +323,26 @@ impl FileSystem {
         state: &mut InodeState,
         reservation: Reservation<'_>,
     ) -> Result<Receipt> {
+        let below = self.has_inline_below(inode, state)?;
+        let commit = self.commit()?;
+        self.put_inline(commit, (inode, state), below, reservation)
+    }
+
+    /// Whether the inline item of a file also exists below its current set.
+    pub(super) fn has_inline_below(&self, inode: &Inode, state: &InodeState) -> Result<bool> {
+        let item = self.items().item(inode, state, Kind::Inline, 0)?;
+        Ok(item.is_some_and(|i| i.below))
+    }
+
+    /// Commits a small file's contents as an inline item, which also exists `below` or does not.
+    pub(super) fn put_inline(
+        &self,
+        mut commit: Commit<'_>,
+        (inode, state): (&Arc<Inode>, &mut InodeState),
+        below: bool,
+        reservation: Reservation<'_>,
+    ) -> Result<Receipt> {
         let size = attrs(state)?.size;
-        let below = self
-            .items()
-            .item(inode, state, Kind::Inline, 0)?
-            .is_some_and(|i| i.below);
-        let mut commit = self.commit()?;
         let pages = std::mem::take(&mut state.pages.dirty);
         if let Some(page) = pages.get(&0)
             && size > 0

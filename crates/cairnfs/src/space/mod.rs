@@ -269,13 +269,14 @@ impl Space {
     /// The error for a refused reservation: the volume or the host file system is full.
     pub fn refusal(&self, blocks: u64, units: u64, class: Class) -> Error {
         let more = blocks.saturating_add(units.saturating_mul(NODE_BLOCKS));
-        let left = self.host_left();
-        if !class.takes_new_blocks() || more <= left {
+        if !class.takes_new_blocks() {
             return Error::NoSpace;
         }
         let missing = self.host.missing(&*self.device, &self.budget, more);
-        // Other threads may have given back what they had reserved.
-        let full = self.device.no_room(missing.max(1) * BLOCK_SIZE as u64);
+        if missing == 0 {
+            return Error::NoSpace;
+        }
+        let full = self.device.no_room(missing * BLOCK_SIZE as u64);
         self.host.refuse(&full);
         full
     }

@@ -16,7 +16,7 @@ use cairnfs_check::CheckOptions;
 use serde::Serialize;
 
 use super::{AtArgs, KeyArgs, Opened, Shown, failure, interruption, moments, unread, warn};
-use crate::failure::{AnyError, Explain, Failure};
+use crate::failure::{AnyError, Explain, Failure, unprinted};
 use crate::output::{self, Progress, counted, local_time, word};
 use crate::size::human;
 use crate::stage::Stage;
@@ -151,7 +151,8 @@ pub fn run(args: &Args) -> Result<ExitCode, AnyError> {
         checked = Some(moment);
     }
     let lost = opened.catalogue.unreachable();
-    tell(args, &opened, &report, (lost, ranges), checked.as_ref())?;
+    let told = tell(args, &opened, &report, (lost, ranges), checked.as_ref());
+    told.map_err(|e| unprinted(e, OPERATIONAL))?;
     Ok(ExitCode::from(match report.problems.is_empty() {
         true => 0,
         false => ERRORS,

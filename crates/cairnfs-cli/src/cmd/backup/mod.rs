@@ -58,7 +58,8 @@ prune. A backup has one writer: another machine or path is refused without
 --take-over. A volume that is called list, check, prune or repair is
 ./list and so on.
 
-Exit codes: 0 stored, or nothing has changed; 1 not stored; 2 wrong arguments.";
+Exit codes: 0 stored, or nothing has changed; 1 not stored; 2 wrong arguments;
+74 stored, but that could not be printed.";
 
 /// Store what has changed in a volume in an object store
 #[derive(Debug, clap::Args)]

@@ -13,7 +13,7 @@ use cairnfs_backup::{
 use serde::{Deserialize, Serialize};
 
 use super::{Shown, failure, inside, interruption, moments, passphrase, rate, repair};
-use crate::failure::{AnyError, Failure};
+use crate::failure::{AnyError, Failure, told};
 use crate::output::{counted, local_time};
 use crate::raw_path;
 use crate::roots::Roots;
@@ -147,7 +147,7 @@ pub fn perform(args: &Args, roots: &Roots<'_>) -> Result<u8, AnyError> {
     let watch = Shown::new(stage, "storing", quiet);
     let shipped = shipper.ship(&source, &watch).map_err(|e| wrong(&e))?;
     drop(watch);
-    tell(args, stage, &shipped, store.asked().requests, begun)?;
+    let printed = tell(args, stage, &shipped, store.asked().requests, begun);
     match shipper.tidy(&Shown::new(stage, "merging", quiet)) {
         // The moment is stored, and the next backup merges as well.
         Ok(()) | Err(Error::Interrupted) => {}
@@ -156,6 +156,7 @@ pub fn perform(args: &Args, roots: &Roots<'_>) -> Result<u8, AnyError> {
             format_args!("the moment is stored, but layers were not merged: {why}"),
         )),
     }
+    told(printed)?;
     Ok(0)
 }
 

@@ -8,7 +8,7 @@ use cairnfs_backup::{Keep, PruneOptions, Pruned, prune};
 use serde::Serialize;
 
 use super::{KeyArgs, Shown, failure, interruption, open_store, warn};
-use crate::failure::AnyError;
+use crate::failure::{AnyError, told};
 use crate::output::{self, counted, local_time};
 use crate::size::human;
 use crate::stage::Stage;
@@ -33,7 +33,8 @@ nothing stays for --grace, and what can go without storing anything goes first;
 if there is nothing of that, the prune says how much space it needs to begin.
 A mount with -o backup= prunes by itself: backup-keep-last= and so on.
 
-Exit codes: 0 pruned, 1 not, or not all of it, 2 wrong arguments.";
+Exit codes: 0 pruned, 1 not, or not all of it, 2 wrong arguments, 74 pruned, but
+that could not be printed.";
 
 /// Remove moments that no rule keeps, and what nothing needs
 #[derive(Debug, clap::Args)]
@@ -141,7 +142,7 @@ pub fn run(args: &Args) -> Result<ExitCode, AnyError> {
             args.url
         ));
     }
-    if args.json {
+    let printed = if args.json {
         output::json(&Json {
             dry_run: args.dry_run,
             removed: pruned.removed.iter().map(|moment| moment.number).collect(),
@@ -152,9 +153,15 @@ pub fn run(args: &Args) -> Result<ExitCode, AnyError> {
             left_objects: pruned.left_objects,
             merged_layers: pruned.merged,
             has_no_space: pruned.has_no_space,
-        })?;
+        })
     } else if !args.quiet {
-        tell(args, &pruned)?;
+        tell(args, &pruned).map_err(AnyError::from)
+    } else {
+        Ok(())
+    };
+    match args.dry_run {
+        true => printed?,
+        false => told(printed)?,
     }
     Ok(ExitCode::SUCCESS)
 }

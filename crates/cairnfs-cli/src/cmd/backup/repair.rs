@@ -9,7 +9,7 @@ use cairnfs_backup::{Catalogue, Repaired, Report, Seal, check, repair};
 use serde::Serialize;
 
 use super::{Damaged, Shown, failure, interruption, moments, now, open_store, unreachable};
-use crate::failure::AnyError;
+use crate::failure::{AnyError, told};
 use crate::output::{self, counted, word};
 use crate::stage::Stage;
 use crate::verbs::{self, Verb};
@@ -35,7 +35,8 @@ Without it only objects, their sizes and indexes are looked at: contents are not
 read, and `cairnfs backup check` tells whether they are damaged.
 
 Exit codes: 0 nothing is damaged any longer, as far as that was looked at; 4
-something stays damaged or was lost, 1 not repaired, 2 wrong arguments.";
+something stays damaged or was lost, 1 not repaired, 2 wrong arguments, 74 done,
+but what it found could not be printed.";
 
 /// Put back damaged heads, or go on without the moments that they had; store lost contents again
 #[derive(Debug, clap::Args)]
@@ -81,7 +82,7 @@ pub fn run(args: &Args) -> Result<ExitCode, AnyError> {
     })?;
     let are_heads_sound = repaired.left.is_empty() && repaired.lost.is_none();
     if let Some(volume) = &args.from {
-        tell(&repaired)?;
+        told(tell(&repaired))?;
         let mut again = now::Args::mending(volume.clone(), args.url.clone(), args.take_over);
         again.prepare()?;
         let code = verbs::code_of(&Verb::Backup(again))?;
@@ -93,7 +94,7 @@ pub fn run(args: &Args) -> Result<ExitCode, AnyError> {
     let wrong = |e| failure(&args.url, &e);
     let catalogue = Catalogue::open(&store).map_err(wrong)?;
     let report = check(&store, &catalogue, &Seal::default(), false, &watch).map_err(wrong)?;
-    match args.json {
+    told(match args.json {
         true => output::json(&Json {
             restored: &repaired.restored,
             left: repaired.left.iter().map(Damaged::of).collect(),
@@ -102,12 +103,11 @@ pub fn run(args: &Args) -> Result<ExitCode, AnyError> {
             moments: repaired.moments,
             problems: &report.problems,
             damaged_moments: moments::json(&report.damaged),
-        })?,
-        false => {
-            tell(&repaired)?;
-            tell_layers(args, &catalogue, &report)?;
-        }
-    }
+        }),
+        false => tell(&repaired)
+            .and_then(|()| tell_layers(args, &catalogue, &report))
+            .map_err(AnyError::from),
+    })?;
     let is_sound = are_heads_sound && report.problems.is_empty();
     Ok(match is_sound {
         true => ExitCode::SUCCESS,

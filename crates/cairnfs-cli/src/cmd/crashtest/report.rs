@@ -41,6 +41,9 @@ pub struct Run {
     interrupted_recoveries: u64,
     failures: Vec<JsonFailure>,
     kept: Vec<String>,
+    /// The first of them, as a shell reads it.
+    #[serde(skip)]
+    first_kept: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -99,6 +102,7 @@ impl Run {
             interrupted_recoveries: tally.interrupted,
             failures: failures.collect(),
             kept: kept.iter().map(|path| shown(path)).collect(),
+            first_kept: kept.first().map(|path| output::word_of_path(path)),
         }
     }
 
@@ -197,7 +201,7 @@ fn print_failures(out: &mut dyn Write, args: &Args, run: &Run) -> io::Result<()>
     let Some(first) = run.failures.first() else {
         return Ok(());
     };
-    if let Some(path) = run.kept.first() {
+    if let Some(path) = &run.first_kept {
         writeln!(
             out,
             "Look at it: cairnfs check {path}; cairnfs mount {path} DIR"

@@ -108,7 +108,7 @@ pub fn run(mut args: Args) -> Result<ExitCode, AnyError> {
     if args.json {
         output::json(&report)?;
     } else {
-        output::table(&mut io::stdout().lock(), &rows(&report))?;
+        output::table(&mut io::stdout().lock(), &rows(&report, &args.volume))?;
     }
     Ok(ExitCode::from(u8::from(report.problem.is_some())))
 }
@@ -264,7 +264,7 @@ fn feature_names(features: &Features) -> String {
     }
 }
 
-fn rows(report: &JsonReport) -> Vec<(&'static str, String)> {
+fn rows(report: &JsonReport, volume: &Path) -> Vec<(&'static str, String)> {
     let exact = |bytes: u64| format!("{} ({bytes} bytes)", human(bytes));
     let features = feature_names(&report.features);
     let label = if report.label.is_empty() {
@@ -308,7 +308,7 @@ fn rows(report: &JsonReport) -> Vec<(&'static str, String)> {
             "snapshot or branch holds",
             "snapshots and branches hold",
         );
-        let (bytes, volume) = (human(drops.bytes), output::word(&report.volume));
+        let (bytes, volume) = (human(drops.bytes), output::word_of_path(volume));
         rows.push((
             "Being dropped",
             format!("{hold} {bytes}; to free it now: cairnfs drop --wait {volume}"),

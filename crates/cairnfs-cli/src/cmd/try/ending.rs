@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::fork::End as Ended;
 use super::{Args, Base, FAILED, Interrupted, name_of, note};
-use crate::failure::AnyError;
+use crate::failure::{AnyError, told};
 use crate::interrupt;
 use crate::output::{self, word, word_of_path};
 
@@ -105,17 +105,18 @@ fn end(args: &Args, base: &Base, fork: &str, ended: &Ended) -> Result<(u8, End),
     let refused = publish.is_some() && end == End::Kept;
     if args.json {
         let value = |text: &str| serde_json::from_str(text).unwrap_or_default();
-        output::json(&Json {
+        told(output::json(&Json {
             branch: fork,
             base: &base.branch,
             exit_code: code,
             end,
             changes: value(&changes),
             publish: publish.as_deref().map(value),
-        })?;
+        }))?;
     } else {
-        let told = publish.as_deref().unwrap_or_default();
-        tell(args, base, fork, (end, differs > 0, ended), told)?;
+        let published = publish.as_deref().unwrap_or_default();
+        // Nobody is left to be told that standard error failed.
+        let _ = tell(args, base, fork, (end, differs > 0, ended), published);
     }
     Ok((if refused { FAILED } else { code }, end))
 }

@@ -105,8 +105,7 @@ impl FileDevice {
             return Ok(());
         }
         let why = format!(
-            "{} was truncated from {} to {now} bytes while it was open: the data beyond is lost; \
-             `cairnfs export` and `cairnfs mount -o ro` read what is left",
+            "{} was truncated from {} to {now} bytes while it was open: the data beyond is lost",
             self.path.display(),
             self.size
         );
