@@ -71,7 +71,7 @@ pub enum Class {
 }
 
 /// All classes.
-pub const CLASSES: [Class; 25] = [
+pub const CLASSES: [Class; 26] = [
     Class::Flip,
     Class::Fill,
     Class::Swap,
