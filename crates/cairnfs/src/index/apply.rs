@@ -11,8 +11,8 @@ use crate::format::node::{CellValue, Node};
 use crate::format::pointer::RawPtr;
 use crate::index::bounds::Bounds;
 use crate::index::output::Output;
-use crate::index::read::{no_cell, root_level};
-use crate::index::walk::{Source, Target, Walk, sound};
+use crate::index::read::{no_cell, root_level, sound};
+use crate::index::walk::{Source, Target, Walk};
 use crate::index::{Edits, Index, NodeSpace, Tree};
 
 /// Implements [`Index::apply`].

@@ -14,8 +14,8 @@ use crate::format::pointer::RawPtr;
 use crate::index::bounds::Bounds;
 use crate::index::output::Output;
 use crate::index::pack::FULL;
-use crate::index::read::{child, root_level};
-use crate::index::walk::{Target, sound};
+use crate::index::read::{child, root_level, sound};
+use crate::index::walk::Target;
 use crate::index::{Index, NodeSpace, Tree};
 
 /// The result of a compaction.

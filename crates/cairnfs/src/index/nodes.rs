@@ -14,8 +14,7 @@ use crate::format::{MAX_VALUE, checksum};
 use crate::index::bounds::Bounds;
 use crate::index::cache::CachedNode;
 use crate::index::pack::{Origin, PackedCells};
-use crate::index::read::no_cell;
-use crate::index::walk::sound;
+use crate::index::read::{no_cell, sound};
 use crate::index::writer::Writer;
 use crate::index::{Index, NodeCounts, NodeSpace};
 

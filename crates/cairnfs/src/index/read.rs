@@ -16,7 +16,6 @@ use crate::format::pointer::RawPtr;
 use crate::format::{BLOCK_SIZE, NODE_BLOCKS, NODE_SIZE};
 use crate::index::bounds::Bounds;
 use crate::index::cache::CachedNode;
-use crate::index::walk::sound;
 use crate::index::{Index, Tree};
 
 /// A node on the path from the root to a cell.
@@ -398,6 +397,17 @@ fn check_level(node: &Node, level: u8) -> Result<()> {
         level,
         node.level(),
     ))
+}
+
+/// A node that was loaded, after checking its keys against its bounds, or how it is damaged.
+pub(super) fn sound(
+    loaded: Result<Arc<CachedNode>>,
+    bounds: &Bounds,
+) -> Result<Result<Arc<CachedNode>>> {
+    match loaded.and_then(|node| bounds.check(&node).map(|()| node)) {
+        Err(error) if !matches!(error, Error::Corrupt(_)) => Err(error),
+        found => Ok(found),
+    }
 }
 
 /// The level of a tree's root; `None` if the tree is empty.

@@ -13,7 +13,7 @@ use crate::format::pointer::RawPtr;
 use crate::index::Index;
 use crate::index::bounds::Bounds;
 use crate::index::cache::CachedNode;
-use crate::index::read::child;
+use crate::index::read::{child, sound};
 
 /// What a walk brings into a tree.
 pub(super) trait Source<T> {
@@ -76,17 +76,6 @@ pub(super) trait Target {
 
     /// Removes the last node from the path; returns whether it was replaced.
     fn leave(&mut self) -> Result<bool>;
-}
-
-/// A node that was loaded, after checking its keys against its bounds, or how it is damaged.
-pub(super) fn sound(
-    loaded: Result<Arc<CachedNode>>,
-    bounds: &Bounds,
-) -> Result<Result<Arc<CachedNode>>> {
-    match loaded.and_then(|node| bounds.check(&node).map(|()| node)) {
-        Err(error) if !matches!(error, Error::Corrupt(_)) => Err(error),
-        found => Ok(found),
-    }
 }
 
 /// A walk.

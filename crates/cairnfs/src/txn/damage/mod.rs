@@ -28,7 +28,7 @@ use crate::txn::damage::survey::Survey;
 use crate::txn::merge::{Ending, StepSpace, VolumeStep, write_roots};
 use crate::txn::roots::{RootItems, tree_of};
 use crate::txn::superblocks::volume_tree;
-use crate::types::{Loss, RemovedDamage};
+use crate::types::RemovedDamage;
 
 /// What is written at the end of a removal.
 #[derive(Default)]
@@ -235,13 +235,4 @@ impl NodeSpace for CutSpace<'_, '_> {
     fn cuts_damaged(&self) -> bool {
         true
     }
-}
-
-/// What a survey of a head has found.
-#[derive(Default)]
-struct Repair {
-    edits: survey::Changes,
-    /// The first block of each damaged node and large value.
-    nodes: Vec<u64>,
-    losses: Vec<Loss>,
 }

@@ -25,7 +25,6 @@ use crate::format::{MAX_COUNTER, MAX_INLINE, ROOT_INO};
 use crate::index::{Edits, Found, Tree, Unread};
 use crate::inode::attrs::Attrs;
 use crate::txn::Core;
-use crate::txn::damage::Repair;
 use crate::txn::damage::parted::{Contents, Parted};
 use crate::types::Loss;
 
@@ -56,6 +55,15 @@ impl Edits for Changes {
             .and_then(|(_, value)| value)
             .map(Cow::Owned))
     }
+}
+
+/// What a survey of a head has found.
+#[derive(Default)]
+pub(super) struct Repair {
+    pub edits: Changes,
+    /// The first block of each damaged node and large value.
+    pub nodes: Vec<u64>,
+    pub losses: Vec<Loss>,
 }
 
 /// An inode.
