@@ -62,11 +62,16 @@ fn all<const N: usize>(fs: &FileSystem, references: [&str; N]) -> Result<[RootIn
     found.try_into().map_err(|_| Error::NotFound)
 }
 
-/// Whether an error may be that of a root which was replaced, renamed or dropped.
+/// Whether an error may be that of a root which was replaced, renamed or dropped. One that was frozen
+/// by a replacement is read-only when it is opened.
 fn is_of_moved(error: &Error) -> bool {
     matches!(
         error,
-        Error::Stale | Error::NotFound | Error::NoSnapshot(_) | Error::NoRoot { .. }
+        Error::Stale
+            | Error::ReadOnly
+            | Error::NotFound
+            | Error::NoSnapshot(_)
+            | Error::NoRoot { .. }
     )
 }
 

@@ -160,8 +160,12 @@ impl Core {
     /// damaged, nobody knows what it has: then these are only the nodes that the heads give up.
     fn not_needed(&self, changed: &Changed, removed: &mut RemovedDamage) -> Result<BlockSet> {
         let mut used = BlockSet::default();
-        let volume = volume_tree(&self.superblocks.newest());
-        self.note_blocks(&volume, 0, &mut used)?;
+        let newest = self.superblocks.newest();
+        let copies = newest.copies.iter().map(|unit| unit.get());
+        copies
+            .filter(|unit| *unit != 0)
+            .for_each(|unit| used.insert(BlockRun::new(unit, NODE_BLOCKS)));
+        self.note_blocks(&volume_tree(&newest), 0, &mut used)?;
         let mut whole = true;
         for (id, (tree, inherited)) in &changed.trees {
             match self.note_blocks(tree, *inherited, &mut used) {
