@@ -44,8 +44,8 @@ impl Place {
 
     pub fn ok_bytes(&self, args: &[&str]) -> Vec<u8> {
         let out = self.run(args);
-        let text = String::from_utf8_lossy(&out.stderr);
-        assert!(out.status.success(), "{args:?}: {text}");
+        let [told, text] = [&out.stdout, &out.stderr].map(|text| String::from_utf8_lossy(text));
+        assert!(out.status.success(), "{args:?}: {text}{told}");
         out.stdout
     }
 

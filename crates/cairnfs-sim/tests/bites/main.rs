@@ -238,7 +238,12 @@ const ROOTS: &[(InjectedFault, During, &str)] = &[
     (
         RootRecordUnflushed,
         Run,
-        "create a; write a 0 9000; sync; branch b; on b; write a 4096 4096; sync; publish b",
+        "create a; sync; branch b; on b; create c; sync; publish b",
+    ),
+    (
+        RootRecordUnflushed,
+        Run,
+        "create a; write a 0 9000; sync; branch b; on b; write a 4096 4096; publish b",
     ),
     (
         RootRecordUnflushed,
