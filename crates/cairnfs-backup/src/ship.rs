@@ -63,9 +63,9 @@ pub trait Checkpoint {
     /// Whether nothing has changed.
     fn is_unchanged(&self) -> bool;
 
-    /// How many blocks at the beginning each checkpoint makes for itself: two of them may have others there
-    /// although nothing has changed.
-    fn own_blocks(&self) -> u64;
+    /// The runs of blocks, ascending, that each checkpoint makes for itself: two of them may have others
+    /// there although nothing has changed.
+    fn own_blocks(&self) -> Vec<(u64, u64)>;
 
     /// The blocks to be stored, ascending: those that differ from the image that it is compared with.
     ///
@@ -394,7 +394,9 @@ impl Shipper {
         let image = Image::open(store, Arc::default(), self.writer.catalogue(), &before)?;
         let mut own = Blocks::default();
         if checkpoint.is_unchanged() {
-            own.push(0, checkpoint.own_blocks())?;
+            for (start, count) in checkpoint.own_blocks() {
+                own.push(start, count)?;
+            }
         }
         let steady = next.blocks.without(&next.gained).without(&own);
         let lost = losses.in_image(&before.layers, image.extents());

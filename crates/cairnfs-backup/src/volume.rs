@@ -48,8 +48,8 @@ impl Checkpoint for cairnfs::Checkpoint {
         self.is_unchanged()
     }
 
-    fn own_blocks(&self) -> u64 {
-        self.fixed_size() / BLOCK as u64
+    fn own_blocks(&self) -> Vec<(u64, u64)> {
+        self.own_blocks()
     }
 
     fn for_each_gained(&self, each: &mut EachRun<'_>) -> Result<()> {

@@ -196,8 +196,8 @@ impl Checkpoint for Frozen<'_> {
         self.before.as_ref() == Some(&self.blocks)
     }
 
-    fn own_blocks(&self) -> u64 {
-        0
+    fn own_blocks(&self) -> Vec<(u64, u64)> {
+        Vec::new()
     }
 
     fn for_each_gained(&self, each: &mut EachRun<'_>) -> Result<()> {

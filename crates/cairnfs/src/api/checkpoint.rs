@@ -100,10 +100,11 @@ impl Checkpoint {
         self.capture.is_unchanged
     }
 
-    /// Bytes at the beginning of its image that each checkpoint makes for itself: superblocks and the map of
-    /// free space. Two checkpoints may differ there although nothing has changed; elsewhere they do not.
-    pub fn fixed_size(&self) -> u64 {
-        self.engine.fixed_size()
+    /// The runs of blocks of its image, as first block and number, that each checkpoint makes for itself:
+    /// superblocks, the map of free space, and the copies of the superblocks, in ascending order. Two
+    /// checkpoints may differ there although nothing has changed; elsewhere they do not.
+    pub fn own_blocks(&self) -> Vec<(u64, u64)> {
+        self.engine.own_blocks(&self.capture)
     }
 
     /// Passes the runs of blocks, as first block and number, that differ from the image with which it

@@ -4,7 +4,7 @@
 //! back before, outside of all locks.
 
 use crate::error::Result;
-use crate::format::BLOCK_SIZE;
+use crate::format::NODE_BLOCKS;
 use crate::fs::FileSystem;
 use crate::txn::Capture;
 use crate::types::CheckpointId;
@@ -28,9 +28,13 @@ impl FileSystem {
         self.core().known_checkpoints()
     }
 
-    /// Bytes before the data area.
-    pub(crate) fn fixed_size(&self) -> u64 {
-        self.core().geometry().data_start() * BLOCK_SIZE as u64
+    /// The blocks before the data area, and those of the copies of the superblocks, in ascending order.
+    pub(crate) fn own_blocks(&self, capture: &Capture) -> Vec<(u64, u64)> {
+        let mut units: Vec<u64> = capture.copy_units().collect();
+        units.sort_unstable();
+        let fixed = [(0, self.core().geometry().data_start())];
+        let copies = units.into_iter().map(|unit| (unit, NODE_BLOCKS));
+        fixed.into_iter().chain(copies).collect()
     }
 
     /// As [`Core::gained`](crate::txn::Core::gained).

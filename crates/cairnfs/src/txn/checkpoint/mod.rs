@@ -89,6 +89,14 @@ pub struct Capture {
     trees: Vec<(Tree, u64)>,
 }
 
+impl Capture {
+    /// The units with copies of the superblocks in its image, in any order.
+    pub fn copy_units(&self) -> impl Iterator<Item = u64> + use<> {
+        let [superblock, _] = &self.superblocks;
+        superblock.copy_units()
+    }
+}
+
 impl Core {
     /// The checkpoints that a new one can be compared with.
     pub fn known_checkpoints(&self) -> Vec<CheckpointId> {

@@ -161,10 +161,9 @@ impl Core {
     fn not_needed(&self, changed: &Changed, removed: &mut RemovedDamage) -> Result<BlockSet> {
         let mut used = BlockSet::default();
         let newest = self.superblocks.newest();
-        let copies = newest.copies.iter().map(|unit| unit.get());
-        copies
-            .filter(|unit| *unit != 0)
-            .for_each(|unit| used.insert(BlockRun::new(unit, NODE_BLOCKS)));
+        for unit in newest.copy_units() {
+            used.insert(BlockRun::new(unit, NODE_BLOCKS));
+        }
         self.note_blocks(&volume_tree(&newest), 0, &mut used)?;
         let mut whole = true;
         for (id, (tree, inherited)) in &changed.trees {
