@@ -243,11 +243,6 @@ const ROOTS: &[(InjectedFault, During, &str)] = &[
     (
         RootRecordUnflushed,
         Run,
-        "create a; write a 0 9000; sync; branch b; on b; write a 4096 4096; publish b",
-    ),
-    (
-        RootRecordUnflushed,
-        Run,
         "create a; sync; snapshot s; rename-root s t; drop t",
     ),
     (
