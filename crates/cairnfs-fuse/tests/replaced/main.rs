@@ -30,7 +30,8 @@ use cairnfs_fuse::options::WriteMode;
 
 use crate::stand::{APART, ROOT, STALE, Stand, Told, access_list};
 
-/// Also of files that are equal in both trees: who has them open knows other files of the old one.
+/// This includes files that are equal in both trees: a program that has one open may have read other
+/// files of the old tree.
 #[test]
 fn directories_go_on_and_open_files_stay_readable() {
     let stand = Stand::new(|main| {
