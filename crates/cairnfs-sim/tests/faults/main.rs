@@ -17,12 +17,13 @@
 //! | an index node, a large value | address, birth and CRC in the pointer, when it is read |
 //! | a bitmap, the group table | the CRC in the table or the superblock, when it is loaded |
 //! | a log record after which a flush and another record followed | the durable LSN in that record,
-//! or in a superblock, at the next mount |
-//! | a superblock | its checksum; a lost one by nodes of the older tree that were reused, otherwise
+//! in the durable mark, or in a superblock, at the next mount |
+//! | a superblock | its checksum, its copies; a lost one by nodes of the older tree that were reused, otherwise
 //! the older one leads, with its log, to the same files |
 //! | a flush | like the writes that it did not make durable, once they are lost |
 //!
-//! The loss of the log's last record *cannot be detected*: everything since the last flush that a
+//! The loss of the log's last record, or of data that was written with it before one flush, *cannot
+//! be detected*: everything since the last flush that a
 //! later write records may be missing after a power failure. If the disk acknowledged that flush
 //! without performing it, an fsync is lost and nothing on the disk shows it. The tests allow
 //! exactly this: the volume is then in a state that a correct disk might have left before the

@@ -1,11 +1,14 @@
-//! The disk fails while a volume is opened: the open fails, and another open loses nothing.
+//! The disk fails while a volume is opened: the open fails, and another open loses nothing. If only a
+//! superblock cannot be read, the open may use another of its places.
 
 use std::sync::Arc;
 
+use cairnfs::format::geometry::SUPERBLOCK_SLOTS;
+use cairnfs::format::superblock::RawSuperblock;
 use cairnfs::fs::{FileSystem, Options};
 use cairnfs::types::{Creds, SetAttr};
 use cairnfs_sim::disk::{Fault, Kind, SimDisk};
-use cairnfs_sim::image::Image;
+use cairnfs_sim::image::{BLOCK, Image};
 use cairnfs_sim::model::Moment;
 use cairnfs_sim::record::{Recording, fresh_volume, options};
 use cairnfs_sim::states::Cursor;
@@ -19,7 +22,21 @@ const PLACES: usize = 4;
 /// Number of states tried of each failed recovery.
 const STATES: usize = 2;
 
+/// The offsets of all places of the superblocks.
+fn superblock_offsets(image: &Image) -> Vec<u64> {
+    let newest = SUPERBLOCK_SLOTS.into_iter().filter_map(|block| {
+        let mut bytes = [0; BLOCK];
+        image.read(block * BLOCK as u64, &mut bytes);
+        RawSuperblock::decode(block, &bytes).ok()
+    });
+    let newest = newest.max_by_key(|s| s.generation.get()).unwrap();
+    let copies = [0, 1].into_iter().flat_map(|slot| newest.copy_blocks(slot));
+    let blocks = SUPERBLOCK_SLOTS.into_iter().chain(copies);
+    blocks.map(|block| block * BLOCK as u64).collect()
+}
+
 fn open_fails(recording: &Recording, image: &Image, moment: Moment, count: &mut Count) {
+    let superblocks = superblock_offsets(image);
     for fault in [Fault::Error, Fault::Gone] {
         for n in 0.. {
             let told = Told::new(format!("opening: {n} {fault:?}"));
@@ -31,8 +48,16 @@ fn open_fails(recording: &Recording, image: &Image, moment: Moment, count: &mut 
                 told.well();
                 break;
             };
-            let error = opened.map(|_| ()).unwrap_err();
-            assert!(error.to_string().contains("simulated"), "{error}");
+            match opened.map(|_| ()) {
+                Err(error) => assert!(error.to_string().contains("simulated"), "{error}"),
+                Ok(()) => {
+                    // The superblock was taken from another of its places.
+                    assert_eq!((hit.kind, fault), (Kind::Read, Fault::Error));
+                    assert!(superblocks.contains(&hit.offset), "{hit:?}");
+                    count.add("a place of the superblock was not readable", 1);
+                    disk.cut();
+                }
+            }
             assert_eq!(verdict(recording, &disk.image(), moment), Ok(()));
             count.add((fault, hit.kind), 1);
             if n % 4 == 0 {
@@ -41,7 +66,7 @@ fn open_fails(recording: &Recording, image: &Image, moment: Moment, count: &mut 
             told.well();
         }
     }
-    reading_fails(image, count);
+    reading_fails(image, &superblocks, count);
 }
 
 fn crash(recording: &Recording, start: &Image, disk: &SimDisk, moment: Moment) -> u64 {
@@ -60,7 +85,7 @@ fn crash(recording: &Recording, start: &Image, disk: &SimDisk, moment: Moment) -
 }
 
 /// A read-only open does not change the volume even if it fails.
-fn reading_fails(image: &Image, count: &mut Count) {
+fn reading_fails(image: &Image, superblocks: &[u64], count: &mut Count) {
     let read_only = Options {
         read_only: true,
         ..options(1)
@@ -69,10 +94,13 @@ fn reading_fails(image: &Image, count: &mut Count) {
         let disk = Arc::new(SimDisk::new(image.clone(), false));
         disk.plan(Kind::Read, n, Fault::Error);
         let opened = FileSystem::open_device(disk.clone(), &read_only);
-        if disk.hit().is_none() {
+        let Some(hit) = disk.hit() else {
             return;
-        }
-        assert!(opened.is_err());
+        };
+        assert!(
+            opened.is_err() || superblocks.contains(&hit.offset),
+            "{hit:?}"
+        );
         assert_eq!(disk.image().digest(), image.digest());
         count.add("read-only", 1);
     }

@@ -52,6 +52,17 @@ impl Layout {
     }
 }
 
+/// Whether a log record was written after the affected write and before the next flush. If the
+/// write is data that the record covers, recovery takes the record for one of an unfinished fsync.
+fn covered(recording: &Recording, layout: &Layout, hit: &Hit) -> bool {
+    let until_flush = recording.events().iter().skip(hit.event);
+    let mut writes = until_flush.map_while(|event| match event {
+        Event::Write { offset, .. } => Some(*offset),
+        Event::Flush => None,
+    });
+    writes.any(|offset| layout.tells_of_time(offset))
+}
+
 /// What must survive in spite of the fault: everything promised before the last write of a log
 /// record or superblock, because that write records it.
 fn known(recording: &Recording, layout: &Layout, hit: &Hit, until: usize) -> Moment {
@@ -158,8 +169,11 @@ fn run(
         let _ = reopen(&disk.image());
         return Some(());
     };
-    let blind =
-        hit.kind == Kind::Flush || hit.kind == Kind::Write && layout.tells_of_time(hit.offset);
+    let blind = match hit.kind {
+        Kind::Flush => true,
+        Kind::Write => layout.tells_of_time(hit.offset) || covered(&recording, &layout, &hit),
+        _ => false,
+    };
     let end = recording.moment(until);
     let least = blind.then(|| known(&recording, &layout, &hit, until));
     let moments = (end, least);
