@@ -7,8 +7,8 @@ use std::ffi::{c_char, c_int};
 use std::io::{BufReader, BufWriter};
 use std::time::{Duration, Instant};
 
-use cairnfs::format::root::MAIN_NAME;
 use cairnfs::{Error, PublishOptions, Published};
+use cairnfs_disk::format::root::MAIN_NAME;
 
 use crate::boundary::{self, Place, call};
 use crate::error::{Failure, Outcome};

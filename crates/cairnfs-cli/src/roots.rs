@@ -7,9 +7,9 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use cairnfs::format::root::MAIN_NAME;
 use cairnfs::fs::FileSystem;
 use cairnfs::{RootInfo, Time};
+use cairnfs_disk::format::root::MAIN_NAME;
 use serde::{Deserialize, Serialize};
 
 use crate::failure::{self, AnyError, Failure, io_text, show_bytes, shown};

@@ -70,71 +70,42 @@
 
 #![deny(missing_docs)]
 
-#[doc(hidden)]
-pub mod acl;
 mod api;
-mod clock;
-mod data;
-pub mod device;
-#[doc(hidden)]
-pub mod diff;
-#[doc(hidden)]
-pub mod error;
-#[doc(hidden)]
-pub mod fault;
-#[doc(hidden)]
-pub mod format;
-pub mod fs;
-#[doc(hidden)]
-pub mod group_commit;
-mod hash;
-mod history;
-mod index;
-mod inode;
-mod journal;
-mod mechanism;
-mod metrics;
-mod prefetch;
-#[doc(hidden)]
-pub mod publish;
-#[doc(hidden)]
-pub mod refs;
-mod shard;
-mod source;
-mod space;
-#[doc(hidden)]
-pub mod stream;
-mod sync;
-mod txn;
-#[doc(hidden)]
-pub mod types;
-mod values;
 
 pub use api::{
     Checkpoint, DirEntry, File, FileTimes, Metadata, OpenOptions, ReadDir, Volume, VolumeOptions,
     Walk,
 };
 #[doc(inline)]
-pub use diff::{
-    AttributeChange, FileChange, FilePath, Patches, Report, Status, Summary, XattrChange,
-};
-#[doc(inline)]
-pub use error::{Conflict, ConflictKind, Corruption, Error, InUse, Result, Side};
-pub use fs::Sequence;
+pub use cairnfs_core::fs;
+#[doc(no_inline)]
+pub use cairnfs_core::fs::Sequence;
 #[doc(hidden)]
-pub use history::{ChangedInode, Succession};
-#[doc(inline)]
-pub use history::{Diff, PublishOptions, Published};
-#[doc(hidden)]
-pub use mechanism::Mechanism;
+pub use cairnfs_disk::mechanism::Mechanism;
 #[cfg(all(feature = "sections", not(shuttle)))]
 #[doc(hidden)]
-pub use sync::sections;
+pub use cairnfs_disk::sync::sections;
 #[doc(inline)]
-pub use types::{
+pub use cairnfs_disk::types::{
     CheckpointId, Creds, DropProgress, Fallocate, FileKind, Flags, Loss, RemovedDamage, RenameMode,
     RootInfo, StatFs, Time, VolumeInfo, XattrMode,
 };
+#[doc(inline)]
+pub use cairnfs_disk::{Conflict, ConflictKind, Corruption, Error, InUse, Result, Side};
+#[doc(inline)]
+pub use cairnfs_history::diff::{
+    AttributeChange, FileChange, FilePath, Patches, Report, Status, Summary, XattrChange,
+};
+#[doc(hidden)]
+pub use cairnfs_history::operations::{ChangedInode, Succession};
+#[doc(inline)]
+pub use cairnfs_history::operations::{Diff, PublishOptions, Published};
+
+/// The storage of a volume: files, block devices, memory, or a custom [`Device`](device::Device).
+pub mod device {
+    #[doc(inline)]
+    pub use cairnfs_disk::device::{Access, Device, FileDevice, MemoryDevice, Piece};
+}
 
 /// README.md, whose snippets compile.
 #[cfg(doctest)]

@@ -64,7 +64,7 @@ fn built() -> Vec<(String, PathBuf)> {
 
 /// The sources of the examples, by name.
 fn sources() -> Vec<(String, String)> {
-    let listing = fs::read_dir(root().join("crates/cairnfs/examples")).unwrap();
+    let listing = fs::read_dir(root().join("engine/cairnfs/examples")).unwrap();
     let mut sources: Vec<(String, String)> = listing
         .map(|entry| entry.unwrap().path())
         .map(|path| {
@@ -118,7 +118,7 @@ fn examples_print_what_they_say_and_leave_nothing() {
 fn every_example_is_in_the_readme() {
     let readme = fs::read_to_string(root().join("README.md")).unwrap();
     for (name, _) in sources() {
-        let row = format!("| [`{name}`](crates/cairnfs/examples/{name}.rs) |");
+        let row = format!("| [`{name}`](engine/cairnfs/examples/{name}.rs) |");
         assert!(readme.contains(&row), "{name}");
     }
 }
@@ -129,7 +129,7 @@ fn a_new_crate_compiles_what_the_readme_shows() {
     let (_, rest) = readme.split_once("```rust,no_run\n").unwrap();
     let (snippet, _) = rest.split_once("```").unwrap();
     let dir = tempfile::tempdir().unwrap();
-    let library = root().canonicalize().unwrap().join("crates/cairnfs");
+    let library = root().canonicalize().unwrap().join("engine/cairnfs");
     let manifest = dir.path().join("Cargo.toml");
     let text = format!(
         "[package]\nname = \"of-a-user\"\nedition = \"2024\"\n\n\

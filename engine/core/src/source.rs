@@ -1,6 +1,6 @@
 //! Source of times and random numbers: the system, or a seed.
 //!
-//! Floor 2: uses errors and types. With a seed both depend only on the seed and the number of
+//! Uses errors and types. With a seed both depend only on the seed and the number of
 //! requests, so that the same calls write the same bytes to the device. A volume uses only one of
 //! the system's clocks: successive times never decrease, unless the clock is set.
 
@@ -13,9 +13,9 @@ use rustix::fs::{
 };
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use crate::error::{Error, Result};
-use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::types::Time;
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::sync::atomic::{AtomicU64, Ordering};
+use cairnfs_disk::types::Time;
 
 /// First second of a seeded clock, in March 2026.
 const SEEDED_EPOCH: i64 = 1_772_600_000;

@@ -1,6 +1,6 @@
 //! Values of extended attributes in memory: one copy of each value, found by its hash.
 //!
-//! Floor 1: uses the format's hashes only. A thread that sets a value gets the copy that another
+//! Uses the format's hashes only. A thread that sets a value gets the copy that another
 //! thread interned earlier, so dirty sets share values. The merge looks up here where the index
 //! stores a value, and a reader gets a value without an index search. Only time and memory depend
 //! on the contents.
@@ -8,7 +8,7 @@
 //! An entry is two words: the value, half of its hash, and two bytes for its place in the index and
 //! the second chance. A shard is a table of rows of eight entries, two cache lines each, under a
 //! small lock of its own, which no thread holds while it creates a value. A shard holds no more
-//! bytes than its share of the limit. It is not a [`crate::clock`] table, which has a map beside
+//! bytes than its share of the limit. It is not a [`cairnfs_disk::clock`] table, which has a map beside
 //! its entries: here an entry's place follows from its hash, a look-up reads two cache lines, and
 //! the limit is one of bytes.
 //!
@@ -21,11 +21,11 @@ use std::sync::Arc;
 use crossbeam_utils::CachePadded;
 use triomphe::ThinArc;
 
-use crate::format::xattr::{SharedRef, ValueHash};
-use crate::prefetch::prefetch;
-use crate::shard::AtomicUnsummed;
-use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicI64, Ordering};
+use cairnfs_disk::format::xattr::{SharedRef, ValueHash};
+use cairnfs_disk::prefetch::prefetch;
+use cairnfs_disk::shard::AtomicUnsummed;
+use cairnfs_disk::sync::Mutex;
+use cairnfs_disk::sync::atomic::{AtomicI64, Ordering};
 
 /// Entries of a row.
 const WAYS: usize = 8;
@@ -579,8 +579,8 @@ mod tests {
 #[cfg(shuttle)]
 mod schedules {
     use super::*;
-    use crate::sync::explore::{Cost, explore};
-    use crate::sync::thread;
+    use cairnfs_disk::sync::explore::{Cost, explore};
+    use cairnfs_disk::sync::thread;
 
     #[test]
     fn concurrently_interned_value_is_shared() {

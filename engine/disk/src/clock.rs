@@ -1,7 +1,7 @@
 //! A second-chance (CLOCK) table: a bounded map from numbers that evicts an entry which was not
 //! used since the hand last passed it.
 //!
-//! Floor 0: uses [`crate::hash`] only. The entries are in one vector, which the hand passes in
+//! Uses [`crate::hash`] only. The entries are in one vector, which the hand passes in
 //! order; a map leads from the number to the place. The owner provides the lock, and drops what
 //! an insertion evicts.
 
@@ -39,6 +39,7 @@ impl<V> Clock<V> {
     }
 
     /// Number of entries.
+    #[allow(clippy::len_without_is_empty, reason = "nothing asks for it")]
     pub fn len(&self) -> usize {
         self.slots.len()
     }

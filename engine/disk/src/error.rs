@@ -436,7 +436,7 @@ impl Error {
 
     /// Converts it to a device failure. A user's [`Device`](crate::device::Device) may return
     /// converted `std::io` errors; its ENOENT must not be taken for a missing file in the volume.
-    pub(crate) fn of_device(self, op: &'static str, offset: u64, len: usize) -> Self {
+    pub fn of_device(self, op: &'static str, offset: u64, len: usize) -> Self {
         if !self.is_plain() && !matches!(self, Error::Other(_)) {
             return self;
         }
@@ -467,7 +467,7 @@ impl Error {
     }
 
     /// Adds a path of the volume; an existing path is kept.
-    pub(crate) fn at(self, path: &Path) -> Self {
+    pub fn at(self, path: &Path) -> Self {
         match self {
             Error::At { .. } => self,
             source => Error::At {

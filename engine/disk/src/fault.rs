@@ -1,6 +1,6 @@
 //! Faults that the engine injects on request, so that tests can show that they are detected.
 //!
-//! Floor 0: uses nothing. Without the feature `fault-injection`, which only the tests of
+//! Uses nothing. Without the feature `fault-injection`, which only the tests of
 //! `cairnfs-sim` enable, `is_injected` is a constant `false` and none of this is compiled in. With
 //! it, a fault is injected only in the thread that asked for it, within `within`. The engine names
 //! a fault in one condition, or in one call of `unless`, `or` or `inject`; wrong steps of more than
@@ -177,7 +177,7 @@ mod switch {
 
     /// Whether to inject this fault: never.
     #[inline]
-    pub(crate) const fn is_injected(_fault: InjectedFault) -> bool {
+    pub const fn is_injected(_fault: InjectedFault) -> bool {
         false
     }
 }
@@ -195,7 +195,7 @@ mod switch {
     }
 
     /// Whether to inject this fault; counts if so.
-    pub(crate) fn is_injected(fault: InjectedFault) -> bool {
+    pub fn is_injected(fault: InjectedFault) -> bool {
         let now = ACTIVE.get() & 1 << fault as u32 != 0;
         MADE.set(MADE.get() + u64::from(now));
         now
@@ -225,10 +225,10 @@ mod switch {
     }
 }
 
-pub(crate) use switch::is_injected;
+pub use switch::is_injected;
 
 /// What a step returns if a fault leaves the step out.
-pub(crate) trait LeftOut {
+pub trait LeftOut {
     /// The value that reports success.
     fn left_out() -> Self;
 }
@@ -245,17 +245,13 @@ impl<E> LeftOut for Result<(), E> {
 
 /// Runs `step`; the fault leaves it out.
 #[inline]
-pub(crate) fn unless<T: LeftOut>(fault: InjectedFault, step: impl FnOnce() -> T) -> T {
+pub fn unless<T: LeftOut>(fault: InjectedFault, step: impl FnOnce() -> T) -> T {
     or(fault, step, T::left_out)
 }
 
 /// Runs `right`; the fault runs `wrong` in its place.
 #[inline]
-pub(crate) fn or<T>(
-    fault: InjectedFault,
-    right: impl FnOnce() -> T,
-    wrong: impl FnOnce() -> T,
-) -> T {
+pub fn or<T>(fault: InjectedFault, right: impl FnOnce() -> T, wrong: impl FnOnce() -> T) -> T {
     match is_injected(fault) {
         true => wrong(),
         false => right(),
@@ -264,7 +260,7 @@ pub(crate) fn or<T>(
 
 /// Does nothing; the fault runs `wrong`.
 #[inline]
-pub(crate) fn inject<T: LeftOut>(fault: InjectedFault, wrong: impl FnOnce() -> T) -> T {
+pub fn inject<T: LeftOut>(fault: InjectedFault, wrong: impl FnOnce() -> T) -> T {
     or(fault, T::left_out, wrong)
 }
 

@@ -1,6 +1,6 @@
 //! Hashers for integers that no attacker chooses: block numbers, inode numbers, hashes of names.
 //!
-//! Floor 0: uses nothing.
+//! Uses nothing.
 
 use std::hash::{BuildHasherDefault, Hasher};
 

@@ -1,6 +1,6 @@
 //! Mechanisms (optimisations) that can be disabled, to measure what each of them saves.
 //!
-//! Floor 0: uses nothing. Defines only names; the code of each mechanism checks whether it is
+//! Uses nothing. Defines only names; the code of each mechanism checks whether it is
 //! enabled. The contract holds without any of them, and the on-disk format is the same.
 
 /// An optimisation that can be disabled.

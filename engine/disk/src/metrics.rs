@@ -1,6 +1,6 @@
 //! Counts and latencies of operations, for operators and benchmarks.
 //!
-//! Floor 0: uses only [`crate::sync`] and the clock. Nothing depends on the values.
+//! Uses only [`crate::sync`] and the clock. Nothing depends on the values.
 
 use std::time::Instant;
 

@@ -1,6 +1,6 @@
 //! Prefetches memory into the processor's cache ahead of its use.
 //!
-//! Floor 0: uses nothing. Operations spend much of their time waiting for memory that has left the
+//! Uses nothing. Operations spend much of their time waiting for memory that has left the
 //! processor's caches; prefetches overlap these waits. Only timing depends on it, and on processors
 //! without a known instruction it does nothing. One of the few places with `unsafe` code.
 

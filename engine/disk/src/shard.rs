@@ -1,7 +1,7 @@
 //! Sharding: spreads threads over the shards of a shared structure, to reduce contention for locks
 //! and cache lines.
 //!
-//! Floor 0: uses only [`crate::sync`].
+//! Uses only [`crate::sync`].
 
 use std::cell::Cell;
 use std::sync::atomic::AtomicUsize;

@@ -1,6 +1,6 @@
 //! Locks, atomics and threads of the whole library.
 //!
-//! Floor 0: uses nothing of the crate. In an ordinary build these are the types of `parking_lot`
+//! Uses nothing of the crate. In an ordinary build these are the types of `parking_lot`
 //! and `std`. With `--cfg shuttle` they belong to a scheduler that runs one thread at a time and
 //! chooses the next thread at every use of them, so that a test can explore thread schedules. It is
 //! a cfg and not a feature because another crate could enable a feature. Everything that does not

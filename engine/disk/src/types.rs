@@ -217,7 +217,7 @@ impl Flags {
     }
 
     /// The flags that a new inode in a directory with these flags inherits.
-    pub(crate) const fn inherited(self) -> Self {
+    pub const fn inherited(self) -> Self {
         Self(self.0 & FLAG_NODUMP)
     }
 }
@@ -503,8 +503,12 @@ pub fn uuid_text(bytes: &[u8; 16]) -> String {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CheckpointId {
-    pub(crate) seq: u64,
-    pub(crate) number: u64,
+    /// Number of the commit that the checkpoint ends with.
+    #[doc(hidden)]
+    pub seq: u64,
+    /// A random number: copies of a volume may use the same [`Self::seq`].
+    #[doc(hidden)]
+    pub number: u64,
 }
 
 impl fmt::Display for CheckpointId {

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::io;
 use std::process::ExitCode;
 
-use cairnfs::types::FileKind;
+use cairnfs_disk::types::FileKind;
 
 use crate::failure::{AnyError, Failure};
 use crate::output::{Progress, word};

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use anstyle::Style;
 use cairnfs::RootInfo;
-use cairnfs::refs::replaced;
+use cairnfs_core::refs::replaced;
 use jiff::tz::TimeZone;
 use serde::{Deserialize, Serialize};
 

@@ -3,8 +3,8 @@
 use std::io::Write;
 use std::path::PathBuf;
 
-use cairnfs::format::root::MAIN_NAME;
 use cairnfs::{Conflict, ConflictKind, Error, FilePath, PublishOptions, Published};
+use cairnfs_disk::format::root::MAIN_NAME;
 use serde::{Deserialize, Serialize};
 
 use crate::failure::{AnyError, Failure, show_bytes, shown};

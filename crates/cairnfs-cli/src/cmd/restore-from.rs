@@ -9,10 +9,10 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Instant;
 
-use cairnfs::device::{Access, FileDevice};
-use cairnfs::refs::local_zone;
 use cairnfs_backup::format::head::Moment;
 use cairnfs_backup::{Error, Image, Unreadable, restore_readable};
+use cairnfs_core::refs::local_zone;
+use cairnfs_disk::device::{Access, FileDevice};
 use serde::Serialize;
 
 use crate::cmd::backup::unread::{self, Unread};

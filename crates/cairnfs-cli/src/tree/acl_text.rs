@@ -9,7 +9,7 @@ use std::cell::OnceCell;
 use std::collections::HashMap;
 use std::fmt::Write;
 
-use cairnfs::acl::{self, Acl, AclEntry};
+use cairnfs_disk::acl::{self, Acl, AclEntry};
 
 use crate::failure::show_bytes;
 

@@ -25,8 +25,8 @@ pub mod volume_sink;
 pub mod volume_source;
 pub mod whole_file;
 
-use cairnfs::acl::{self, Acl};
-use cairnfs::types::{FileKind, Time};
+use cairnfs_disk::acl::{self, Acl};
+use cairnfs_disk::types::{FileKind, Time};
 
 use crate::failure::Failure;
 use crate::output::counted;

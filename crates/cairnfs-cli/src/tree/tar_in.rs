@@ -8,8 +8,8 @@
 
 use std::io::{ErrorKind, Read};
 
-use cairnfs::acl::{self, Acl};
-use cairnfs::types::{FileKind, Time};
+use cairnfs_disk::acl::{self, Acl};
+use cairnfs_disk::types::{FileKind, Time};
 use tar::{GnuExtSparseHeader, Header};
 
 use super::acl_text::Names;

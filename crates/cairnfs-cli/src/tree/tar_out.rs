@@ -9,7 +9,7 @@
 
 use std::io::{self, Read, Write};
 
-use cairnfs::types::FileKind;
+use cairnfs_disk::types::FileKind;
 use tar::{EntryType, Header};
 
 use super::{Meta, Segment, Sink, acl_text, pax};

@@ -13,9 +13,9 @@ use super::Volume;
 use super::file::File;
 use super::metadata::{FileTimes, Metadata};
 use super::path::{Follow, on_inode};
-use crate::error::{Error, Result};
-use crate::prefetch::prefetch;
-use crate::types::{Flags, SetAttr, XattrMode};
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::prefetch::prefetch;
+use cairnfs_disk::types::{Flags, SetAttr, XattrMode};
 
 impl Volume {
     /// Returns the metadata of a file or directory; symbolic links are followed.

@@ -4,9 +4,9 @@ use std::time::SystemTime;
 
 use super::Volume;
 use super::handle::Engine;
-use crate::error::Result;
-use crate::txn::Capture;
-use crate::types::CheckpointId;
+use cairnfs_core::txn::Capture;
+use cairnfs_disk::error::Result;
+use cairnfs_disk::types::CheckpointId;
 
 /// A volume at one moment, with all its branches and snapshots, as blocks of 4 KiB by their place on
 /// the device: from [`Volume::checkpoint`].
@@ -18,7 +18,7 @@ use crate::types::CheckpointId;
 ///
 /// While this lives, what the volume had at that moment is not reused, so it can be read slowly, and
 /// nothing waits for it. If the volume runs out of space, that ends before any call fails for it:
-/// then this returns [`Error::GaveWay`](crate::Error::GaveWay).
+/// then this returns [`Error::GaveWay`](cairnfs_disk::Error::GaveWay).
 pub struct Checkpoint {
     engine: Engine,
     capture: Capture,
@@ -58,8 +58,8 @@ impl Volume {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Busy`](crate::Error::Busy) while another checkpoint lives;
-    /// [`Error::ReadOnly`](crate::Error::ReadOnly); [`Error::NoSpace`](crate::Error::NoSpace)
+    /// [`Error::Busy`](cairnfs_disk::Error::Busy) while another checkpoint lives;
+    /// [`Error::ReadOnly`](cairnfs_disk::Error::ReadOnly); [`Error::NoSpace`](cairnfs_disk::Error::NoSpace)
     /// without space for a merge; the device's failure.
     pub fn checkpoint(&self, since: Option<CheckpointId>) -> Result<Checkpoint> {
         let engine = self.engine().clone();
@@ -112,7 +112,7 @@ impl Checkpoint {
     /// memory for a bit for each block in each 128 MiB in which anything has.
     ///
     /// # Errors
-    /// [`Error::GaveWay`](crate::Error::GaveWay); a damaged volume, the device's failure; those of
+    /// [`Error::GaveWay`](cairnfs_disk::Error::GaveWay); a damaged volume, the device's failure; those of
     /// `each`.
     pub fn for_each_gained(&self, each: impl FnMut(u64, u64) -> Result<()>) -> Result<()> {
         self.engine.gained(&self.capture, each)
@@ -132,7 +132,7 @@ impl Checkpoint {
     /// anything. Nothing is verified here beyond what [`Self::for_each_gained`] has read.
     ///
     /// # Errors
-    /// [`Error::GaveWay`](crate::Error::GaveWay); [`Error::Invalid`](crate::Error::Invalid) for what
+    /// [`Error::GaveWay`](cairnfs_disk::Error::GaveWay); [`Error::Invalid`](cairnfs_disk::Error::Invalid) for what
     /// is not whole blocks within the volume; the device's failure.
     pub fn read(&self, block: u64, buf: &mut [u8]) -> Result<()> {
         self.engine.read_captured(&self.capture, block, buf)

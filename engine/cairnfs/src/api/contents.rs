@@ -13,10 +13,10 @@ use super::file::{File, Mode};
 use super::handle::{Use, lookup};
 use super::options::OpenOptions;
 use super::path::{Follow, Last, Walk};
-use crate::error::{Error, Result};
-use crate::fs::FileSystem;
-use crate::fs::flags::may_open;
-use crate::types::{Attr, FileKind, KillPrivileges, SeekTo, SetAttr};
+use cairnfs_core::fs::FileSystem;
+use cairnfs_core::fs::may_open;
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::types::{Attr, FileKind, KillPrivileges, SeekTo, SetAttr};
 
 /// Retries of an open that races with threads that create and remove the same name.
 const RACES: u32 = 64;

@@ -13,10 +13,10 @@ use std::sync::Arc;
 use super::handle::Handle;
 use super::metadata::{FileTimes, Metadata};
 use super::options::Synced;
-use crate::error::{Error, Result};
-use crate::fs::FileSystem;
-use crate::sync::Mutex;
-use crate::types::{Creds, Fallocate, KillPrivileges, SeekTo, SetAttr, SetTime, Time};
+use cairnfs_core::fs::FileSystem;
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::sync::Mutex;
+use cairnfs_disk::types::{Creds, Fallocate, KillPrivileges, SeekTo, SetAttr, SetTime, Time};
 
 /// Access mode of an open file.
 #[derive(Debug, Clone, Copy)]

@@ -8,10 +8,10 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::error::Result;
-use crate::fs::FileSystem;
-use crate::inode::Inode;
-use crate::types::Attr;
+use cairnfs_core::Inode;
+use cairnfs_core::fs::FileSystem;
+use cairnfs_disk::error::Result;
+use cairnfs_disk::types::Attr;
 
 /// The engine of one root of an open volume, shared by the handles to that root.
 #[derive(Clone)]

@@ -1,13 +1,13 @@
-//! Calls of [`Volume`] on its snapshots and branches as a whole. Uses [`crate::history`].
+//! Calls of [`Volume`] on its snapshots and branches as a whole. Uses [`cairnfs_history::operations`].
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::path::PathBuf;
 
 use super::Volume;
-use crate::error::Result;
-use crate::history::{self, Diff, PublishOptions, Published};
-use crate::types::{DropProgress, RootInfo};
+use cairnfs_disk::error::Result;
+use cairnfs_disk::types::{DropProgress, RootInfo};
+use cairnfs_history::operations::{self, Diff, PublishOptions, Published};
 
 /// # Snapshots and branches as a whole
 /// A *reference* is the name of a snapshot or branch; `BRANCH@SNAPSHOT`, if the snapshot is in the
@@ -15,14 +15,14 @@ use crate::types::{DropProgress, RootInfo};
 /// A time is `10:30` or `10:30:05` (local time, today or yesterday), `2026-01-31` (the end of that
 /// day), `2026-01-31T10:30` (local time), `2026-01-31T10:30:00Z`, or `-5m`, `-1h30m`, `-2d`, `-1w`
 /// (before now). A reference that leads nowhere is
-/// [`Error::NoRoot`](crate::Error::NoRoot), whose text lists what there is.
+/// [`Error::NoRoot`](cairnfs_disk::Error::NoRoot), whose text lists what there is.
 impl Volume {
     /// The snapshot or branch of a reference.
     ///
     /// # Errors
-    /// [`Error::NoRoot`](crate::Error::NoRoot).
+    /// [`Error::NoRoot`](cairnfs_disk::Error::NoRoot).
     pub fn find_root(&self, reference: &str) -> Result<RootInfo> {
-        history::find(self.file_system(), reference)
+        operations::find(self.file_system(), reference)
     }
 
     /// The snapshot or branch of a reference whose times are those of a time zone, for a program that
@@ -30,9 +30,9 @@ impl Volume {
     /// `CET-1CEST`.
     ///
     /// # Errors
-    /// As [`Self::find_root`]; [`Error::Invalid`](crate::Error::Invalid) for an unknown zone.
+    /// As [`Self::find_root`]; [`Error::Invalid`](cairnfs_disk::Error::Invalid) for an unknown zone.
     pub fn find_root_in_zone(&self, reference: &str, zone: &str) -> Result<RootInfo> {
-        history::find_in_zone(self.file_system(), reference, Some(zone))
+        operations::find_in_zone(self.file_system(), reference, Some(zone))
     }
 
     /// Bytes that belong to a branch or snapshot alone, given by its [id](RootInfo::id): what
@@ -42,7 +42,7 @@ impl Volume {
     /// open read-only, has stopped or is full is counted as its last merge left it.
     ///
     /// # Errors
-    /// [`Error::NotFound`](crate::Error::NotFound); a damaged volume, the device's failure.
+    /// [`Error::NotFound`](cairnfs_disk::Error::NotFound); a damaged volume, the device's failure.
     pub fn space_of(&self, id: u32) -> Result<u64> {
         self.file_system().space_of(id)
     }
@@ -76,7 +76,7 @@ impl Volume {
     /// ```
     ///
     /// # Errors
-    /// [`Error::NoRoot`](crate::Error::NoRoot); [`Error::ReadOnly`](crate::Error::ReadOnly) for a
+    /// [`Error::NoRoot`](cairnfs_disk::Error::NoRoot); [`Error::ReadOnly`](cairnfs_disk::Error::ReadOnly) for a
     /// branch of a volume that is open read-only and was not closed properly before; a damaged
     /// volume, the device's failure.
     pub fn diff(&self, old: &str, new: &str) -> Result<Diff> {
@@ -87,7 +87,7 @@ impl Volume {
     /// the branch since it was forked, and nothing of what was done in `other`.
     ///
     /// # Errors
-    /// As [`Self::diff`]; [`Error::Invalid`](crate::Error::Invalid) if the two have no state in common.
+    /// As [`Self::diff`]; [`Error::Invalid`](cairnfs_disk::Error::Invalid) if the two have no state in common.
     pub fn diff_since_fork(&self, other: &str, branch: &str) -> Result<Diff> {
         Diff::since_parting(self.file_system(), other, branch)
     }
@@ -116,10 +116,10 @@ impl Volume {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Stream`](crate::Error::Stream) for a stream that is damaged, cut off, or asks for
-    /// what no tree can be; [`Error::NoBase`](crate::Error::NoBase);
-    /// [`Error::Exists`](crate::Error::Exists) and [`Error::Invalid`](crate::Error::Invalid) for
-    /// the name; [`Error::NoSpaceForStream`](crate::Error::NoSpaceForStream); the device or the
+    /// [`Error::Stream`](cairnfs_disk::Error::Stream) for a stream that is damaged, cut off, or asks for
+    /// what no tree can be; [`Error::NoBase`](cairnfs_disk::Error::NoBase);
+    /// [`Error::Exists`](cairnfs_disk::Error::Exists) and [`Error::Invalid`](cairnfs_disk::Error::Invalid) for
+    /// the name; [`Error::NoSpaceForStream`](cairnfs_disk::Error::NoSpaceForStream); the device or the
     /// input failed.
     pub fn receive(&self, from: impl Read, name: Option<&str>) -> Result<String> {
         let received = self.receive_root(from, name)?;
@@ -132,7 +132,7 @@ impl Volume {
     /// # Errors
     /// As [`Self::receive`].
     pub fn receive_root(&self, from: impl Read, name: Option<&str>) -> Result<RootInfo> {
-        history::receive(self.file_system(), from, name)
+        operations::receive(self.file_system(), from, name)
     }
 
     /// Makes a snapshot, as [`Volume::snapshot`], of the branch of a reference: of the root that has the
@@ -140,19 +140,19 @@ impl Volume {
     /// same time. Returns what [`Volume::roots`] says about the snapshot.
     ///
     /// # Errors
-    /// [`Error::NoRoot`](crate::Error::NoRoot); [`Error::Invalid`](crate::Error::Invalid) for a snapshot;
+    /// [`Error::NoRoot`](cairnfs_disk::Error::NoRoot); [`Error::Invalid`](cairnfs_disk::Error::Invalid) for a snapshot;
     /// as [`Volume::snapshot`].
     pub fn snapshot_of(&self, branch: &str, name: &str) -> Result<RootInfo> {
-        history::snapshot(self.file_system(), branch, name)
+        operations::snapshot(self.file_system(), branch, name)
     }
 
     /// Makes a branch, as [`Volume::branch`], that begins as the snapshot or branch of a reference, and
     /// does not open it; as [`Self::snapshot_of`] beside others who replace that.
     ///
     /// # Errors
-    /// [`Error::NoRoot`](crate::Error::NoRoot); as [`Volume::branch`].
+    /// [`Error::NoRoot`](cairnfs_disk::Error::NoRoot); as [`Volume::branch`].
     pub fn branch_of(&self, reference: &str, name: &str) -> Result<RootInfo> {
-        history::branch(self.file_system(), reference, name)
+        operations::branch(self.file_system(), reference, name)
     }
 
     /// Writes the snapshot of a reference to `out`, as a stream that another volume, or this one,
@@ -160,17 +160,17 @@ impl Volume {
     /// have. Memory is bounded. Returns `out`, flushed.
     ///
     /// # Errors
-    /// [`Error::NoRoot`](crate::Error::NoRoot); [`Error::Invalid`](crate::Error::Invalid) for a
+    /// [`Error::NoRoot`](cairnfs_disk::Error::NoRoot); [`Error::Invalid`](cairnfs_disk::Error::Invalid) for a
     /// branch; a damaged volume; the device or the output failed.
     pub fn send<W: Write>(&self, out: W, snapshot: &str, base: Option<&str>) -> Result<W> {
-        history::send(self.file_system(), out, snapshot, base)
+        operations::send(self.file_system(), out, snapshot, base)
     }
 
     /// Makes the files of a branch those of `main`, or of another branch, in one atomic step: a
     /// power failure leaves the files before or after it. The branch is gone then; the state before
     /// stays as a snapshot, whose name is in the result. To take it back, [`restore`](Self::restore)
     /// that snapshot. Of the states that were replaced on one branch, the newest
-    /// [`REPLACED_KEPT`](crate::refs::REPLACED_KEPT) stay, and before a call fails for want of space
+    /// [`REPLACED_KEPT`](cairnfs_core::refs::REPLACED_KEPT) stay, and before a call fails for want of space
     /// they go, the oldest first; one that gets another name stays.
     ///
     /// If the base has not changed since the branch began, this takes as long as a sync. Otherwise
@@ -178,7 +178,7 @@ impl Volume {
     /// of the branch's changes is copied. Conflicts are an error, and nothing was changed then, unless
     /// the options say which side to take; only a dry run returns them. Several publishes and restores
     /// of one branch, by several threads, are done one after the other. Volumes that are open on the base before
-    /// keep their files, and refuse changes with [`Error::Stale`](crate::Error::Stale): open the
+    /// keep their files, and refuse changes with [`Error::Stale`](cairnfs_disk::Error::Stale): open the
     /// branch again.
     ///
     /// ```
@@ -200,15 +200,15 @@ impl Volume {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Conflicts`](crate::Error::Conflicts), which has all of them;
-    /// [`Error::NoRoot`](crate::Error::NoRoot); [`Error::Invalid`](crate::Error::Invalid) for a
-    /// snapshot; [`Error::NotFound`](crate::Error::NotFound) for a path in the options that neither
-    /// has nor had; [`Error::Unsettled`](crate::Error::Unsettled) if the base or the branch does not
-    /// stop changing; [`Error::NoSpace`](crate::Error::NoSpace), or as [`sync`](Self::sync).
+    /// [`Error::Conflicts`](cairnfs_disk::Error::Conflicts), which has all of them;
+    /// [`Error::NoRoot`](cairnfs_disk::Error::NoRoot); [`Error::Invalid`](cairnfs_disk::Error::Invalid) for a
+    /// snapshot; [`Error::NotFound`](cairnfs_disk::Error::NotFound) for a path in the options that neither
+    /// has nor had; [`Error::Unsettled`](cairnfs_disk::Error::Unsettled) if the base or the branch does not
+    /// stop changing; [`Error::NoSpace`](cairnfs_disk::Error::NoSpace), or as [`sync`](Self::sync).
     pub fn publish(&self, branch: &str, options: &PublishOptions) -> Result<Published> {
-        let published = history::publish(self.file_system(), branch, options)?;
+        let published = operations::publish(self.file_system(), branch, options)?;
         if let Some(kept) = &published.kept {
-            history::drop_oldest(self.file_system(), kept);
+            operations::drop_oldest(self.file_system(), kept);
         }
         Ok(published)
     }
@@ -219,11 +219,11 @@ impl Volume {
     /// [`publish`](Self::publish).
     ///
     /// # Errors
-    /// [`Error::NoRoot`](crate::Error::NoRoot); [`Error::NotFound`](crate::Error::NotFound) for a
+    /// [`Error::NoRoot`](cairnfs_disk::Error::NoRoot); [`Error::NotFound`](cairnfs_disk::Error::NotFound) for a
     /// path that the reference does not have; else as [`publish`](Self::publish).
     pub fn restore(&self, reference: &str, branch: &str, paths: &[PathBuf]) -> Result<String> {
-        let kept = history::restore(self.file_system(), reference, branch, paths)?;
-        history::drop_oldest(self.file_system(), &kept);
+        let kept = operations::restore(self.file_system(), reference, branch, paths)?;
+        operations::drop_oldest(self.file_system(), &kept);
         Ok(kept)
     }
 
@@ -231,10 +231,10 @@ impl Volume {
     /// belongs to it alone is freed in the background.
     ///
     /// # Errors
-    /// [`Error::NoRoot`](crate::Error::NoRoot); [`Error::NotPermitted`](crate::Error::NotPermitted)
-    /// for `main`; [`Error::Busy`](crate::Error::Busy) if it is open; or as [`sync`](Self::sync).
+    /// [`Error::NoRoot`](cairnfs_disk::Error::NoRoot); [`Error::NotPermitted`](cairnfs_disk::Error::NotPermitted)
+    /// for `main`; [`Error::Busy`](cairnfs_disk::Error::Busy) if it is open; or as [`sync`](Self::sync).
     pub fn drop_root(&self, reference: &str) -> Result<()> {
-        history::drop_root(self.file_system(), reference)
+        operations::drop_root(self.file_system(), reference)
     }
 
     /// Frees what everything that was dropped has left, and returns when that is done: after it, the
@@ -258,7 +258,7 @@ impl Volume {
     /// ```
     ///
     /// # Errors
-    /// [`Error::NoSpace`](crate::Error::NoSpace) without space for a merge; a damaged volume, the
+    /// [`Error::NoSpace`](cairnfs_disk::Error::NoSpace) without space for a merge; a damaged volume, the
     /// device's failure.
     pub fn free_drops(&self, go_on: impl FnMut(DropProgress) -> bool) -> Result<()> {
         self.file_system().free_drops(go_on)

@@ -6,8 +6,8 @@ use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 use std::time::SystemTime;
 
-use crate::error::Result;
-use crate::types::{Attr, FileKind, Flags, SetAttr, SetTime};
+use cairnfs_disk::error::Result;
+use cairnfs_disk::types::{Attr, FileKind, Flags, SetAttr, SetTime};
 
 /// Metadata of a file or directory. A copy that does not reflect later changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! The public API: a [`Volume`] with the calls of `std::fs`, on top of the engine.
 //!
-//! Top floor: uses [`crate::fs`] and the value types below it. It keeps no state of files except
+//! Top floor: uses [`cairnfs_core::fs`] and the value types below it. It keeps no state of files except
 //! open handles; every use of an inode is held by a guard of [`handle`]. Nothing here checks
 //! permissions: a program that can open the volume may do everything.
 

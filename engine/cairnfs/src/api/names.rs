@@ -13,9 +13,9 @@ use super::file::File;
 use super::handle::{Use, lookup};
 use super::path::{Follow, Last, Unnamed, Walk, canonical};
 use super::read_dir::{self, Listing, ReadDir};
-use crate::error::{Error, Result};
-use crate::fs::FileSystem;
-use crate::types::{Attr, RenameMode};
+use cairnfs_core::fs::FileSystem;
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::types::{Attr, RenameMode};
 
 /// Permissions of new directories.
 const DEFAULT_DIR_MODE: u32 = 0o755;

@@ -1,6 +1,6 @@
 //! Options for opening volumes and files: builders that only store the options.
 //!
-//! [`VolumeOptions`] creates and opens volumes through [`crate::fs`]; [`OpenOptions`] is a plain
+//! [`VolumeOptions`] creates and opens volumes through [`cairnfs_core::fs`]; [`OpenOptions`] is a plain
 //! value that [`Volume::open_with`] reads.
 
 use std::path::Path;
@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use super::Volume;
 use super::handle::Engine;
-use crate::device::{Device, MemoryDevice};
-use crate::error::{Error, Result};
-use crate::fs::{FileSystem, MakeOptions, Options, is_unmade, make, make_device};
-use crate::mechanism::Mechanism;
-use crate::types::Creds;
+use cairnfs_core::fs::{FileSystem, MakeOptions, Options, is_unmade, make, make_device};
+use cairnfs_disk::device::{Device, MemoryDevice};
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::mechanism::Mechanism;
+use cairnfs_disk::types::Creds;
 
 /// How to open or create a volume. Begin with [`Volume::options`].
 ///

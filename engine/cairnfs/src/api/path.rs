@@ -14,12 +14,12 @@ use std::sync::Arc;
 
 use super::Volume;
 use super::handle::{Trail, Use, lookup};
-use crate::error::{Error, Result};
-use crate::format::ROOT_INO;
-use crate::format::item::{S_IFDIR, S_IFLNK};
-use crate::fs::FileSystem;
-use crate::inode::Inode;
-use crate::types::{Attr, FileKind};
+use cairnfs_core::Inode;
+use cairnfs_core::fs::FileSystem;
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::format::ROOT_INO;
+use cairnfs_disk::format::item::{S_IFDIR, S_IFLNK};
+use cairnfs_disk::types::{Attr, FileKind};
 
 /// What a component in the middle of a path names.
 enum Step {

@@ -11,8 +11,8 @@ use std::sync::{Arc, OnceLock};
 use crossbeam_utils::CachePadded;
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::inode::Inode;
-use crate::sync::Mutex;
+use cairnfs_core::Inode;
+use cairnfs_disk::sync::Mutex;
 
 /// Cached paths; a new path replaces the one in its slot.
 const SLOTS: usize = 256;

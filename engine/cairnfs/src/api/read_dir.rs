@@ -12,9 +12,9 @@ use std::sync::Arc;
 
 use super::handle::{Handle, lookup};
 use super::metadata::Metadata;
-use crate::error::{Error, Result};
-use crate::fs::FileSystem;
-use crate::types::FileKind;
+use cairnfs_core::fs::FileSystem;
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::types::FileKind;
 
 /// Entries that a listing holds in memory.
 const BATCH: usize = 256;

@@ -11,9 +11,9 @@ use super::handle::{Engine, Use};
 use super::options::VolumeOptions;
 use super::path::{Follow, resolve};
 use super::prefixes::Prefixes;
-use crate::error::Result;
-use crate::fs::{FileSystem, Sequence};
-use crate::types::{Attr, Creds, RootInfo, StatFs, VolumeInfo};
+use cairnfs_core::fs::{FileSystem, Sequence};
+use cairnfs_disk::error::Result;
+use cairnfs_disk::types::{Attr, Creds, RootInfo, StatFs, VolumeInfo};
 
 /// A tree of files of an open volume, with the calls of [`std::fs`]: the main tree, or a
 /// [branch](Volume::branch) or [snapshot](Volume::snapshot) of it.
@@ -30,18 +30,18 @@ use crate::types::{Attr, Creds, RootInfo, StatFs, VolumeInfo};
 /// - `..` of the root is the root. After a symbolic link, `..` is the parent of the link's target.
 ///   `.` and `..` must follow a directory.
 /// - A trailing slash asks for a directory, and follows a symbolic link before it
-///   ([`Error::NotDirectory`](crate::Error::NotDirectory)); a call that may create a file refuses
-///   it ([`Error::IsDirectory`](crate::Error::IsDirectory)).
-/// - The empty path never exists ([`Error::NotFound`](crate::Error::NotFound)); a path with a zero
-///   byte is invalid ([`Error::Invalid`](crate::Error::Invalid)).
+///   ([`Error::NotDirectory`](cairnfs_disk::Error::NotDirectory)); a call that may create a file refuses
+///   it ([`Error::IsDirectory`](cairnfs_disk::Error::IsDirectory)).
+/// - The empty path never exists ([`Error::NotFound`](cairnfs_disk::Error::NotFound)); a path with a zero
+///   byte is invalid ([`Error::Invalid`](cairnfs_disk::Error::Invalid)).
 /// - A name has 255 bytes at most, the target of a symbolic link 4095
-///   ([`Error::NameTooLong`](crate::Error::NameTooLong)). The whole path may be longer than the
+///   ([`Error::NameTooLong`](cairnfs_disk::Error::NameTooLong)). The whole path may be longer than the
 ///   4095 bytes that Linux accepts, so that everything that [`walk`](Volume::walk) finds can be
 ///   opened.
 /// - At most 40 symbolic links are followed
-///   ([`Error::SymlinkLoop`](crate::Error::SymlinkLoop)).
-/// - The root, `.` and `..` can be neither renamed ([`Error::Busy`](crate::Error::Busy)) nor
-///   removed (`Busy`, [`Invalid`](crate::Error::Invalid) and [`NotEmpty`](crate::Error::NotEmpty),
+///   ([`Error::SymlinkLoop`](cairnfs_disk::Error::SymlinkLoop)).
+/// - The root, `.` and `..` can be neither renamed ([`Error::Busy`](cairnfs_disk::Error::Busy)) nor
+///   removed (`Busy`, [`Invalid`](cairnfs_disk::Error::Invalid) and [`NotEmpty`](cairnfs_disk::Error::NotEmpty),
 ///   respectively).
 ///
 /// # Permissions
@@ -51,15 +51,15 @@ use crate::types::{Attr, Creds, RootInfo, StatFs, VolumeInfo};
 /// directories `0o755`, independently of the process's umask.
 ///
 /// # Errors
-/// Every call on a path returns an [`Error::At`](crate::Error::At) with that path; match on
-/// [`Error::kind`](crate::Error::kind) as with `std::fs`, or on
-/// [`Error::cause`](crate::Error::cause). Any call may return
-/// [`Error::Corrupt`](crate::Error::Corrupt) or [`Error::Io`](crate::Error::Io); any change
-/// [`Error::ReadOnly`](crate::Error::ReadOnly), [`Error::NoSpace`](crate::Error::NoSpace),
-/// [`Error::HostFull`](crate::Error::HostFull) or
-/// [`Error::Stopped`](crate::Error::Stopped). In a branch whose name went to another tree, because
+/// Every call on a path returns an [`Error::At`](cairnfs_disk::Error::At) with that path; match on
+/// [`Error::kind`](cairnfs_disk::Error::kind) as with `std::fs`, or on
+/// [`Error::cause`](cairnfs_disk::Error::cause). Any call may return
+/// [`Error::Corrupt`](cairnfs_disk::Error::Corrupt) or [`Error::Io`](cairnfs_disk::Error::Io); any change
+/// [`Error::ReadOnly`](cairnfs_disk::Error::ReadOnly), [`Error::NoSpace`](cairnfs_disk::Error::NoSpace),
+/// [`Error::HostFull`](cairnfs_disk::Error::HostFull) or
+/// [`Error::Stopped`](cairnfs_disk::Error::Stopped). In a branch whose name went to another tree, because
 /// that was published or restored, every change and sync of a file returns
-/// [`Error::Stale`](crate::Error::Stale): [open it again](Volume::open_branch) by its name.
+/// [`Error::Stale`](cairnfs_disk::Error::Stale): [open it again](Volume::open_branch) by its name.
 ///
 /// # Durability
 /// Each call is atomic across a power failure, and nothing survives a crash without what it depends
@@ -142,8 +142,8 @@ impl Volume {
     /// Makes all changes durable that returned before this call, of all branches.
     ///
     /// # Errors
-    /// [`Error::Stopped`](crate::Error::Stopped) or a device failure: changes may be lost.
-    /// [`Error::HostFull`](crate::Error::HostFull) if the host has no space for them: they stay in
+    /// [`Error::Stopped`](cairnfs_disk::Error::Stopped) or a device failure: changes may be lost.
+    /// [`Error::HostFull`](cairnfs_disk::Error::HostFull) if the host has no space for them: they stay in
     /// memory, and a later call may succeed.
     pub fn sync(&self) -> Result<()> {
         self.fs.sync()
@@ -191,22 +191,22 @@ impl Volume {
     /// flush of the device for all of them.
     ///
     /// # Errors
-    /// [`Error::Invalid`](crate::Error::Invalid) for a file of another volume or branch, or as
+    /// [`Error::Invalid`](cairnfs_disk::Error::Invalid) for a file of another volume or branch, or as
     /// [`sync`](Self::sync).
     pub fn sync_files(&self, files: &[&crate::File]) -> Result<()> {
         let inodes: Option<Vec<u64>> = files.iter().map(|f| f.ino_in(&self.fs)).collect();
-        let other = crate::Error::Invalid("a file of another volume or branch");
+        let other = cairnfs_disk::Error::Invalid("a file of another volume or branch");
         self.fs.fsync_all(&inodes.ok_or(other)?)
     }
 
     /// Makes a directory durable with all its entries, and the directories on its path.
     ///
     /// # Errors
-    /// [`Error::NotDirectory`](crate::Error::NotDirectory), or as [`sync`](Self::sync).
+    /// [`Error::NotDirectory`](cairnfs_disk::Error::NotDirectory), or as [`sync`](Self::sync).
     pub fn sync_dir(&self, path: impl AsRef<Path>) -> Result<()> {
         self.on(path.as_ref(), Follow::Yes, |fs, dir| {
             if !dir.kind.is_dir() {
-                return Err(crate::Error::NotDirectory);
+                return Err(cairnfs_disk::Error::NotDirectory);
             }
             fs.fsync(dir.ino, false)
         })
@@ -239,13 +239,13 @@ impl Volume {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Exists`](crate::Error::Exists) if a branch or snapshot has this name;
-    /// [`Error::Invalid`](crate::Error::Invalid) for a name that is empty, longer than 255 bytes,
+    /// [`Error::Exists`](cairnfs_disk::Error::Exists) if a branch or snapshot has this name;
+    /// [`Error::Invalid`](cairnfs_disk::Error::Invalid) for a name that is empty, longer than 255 bytes,
     /// `.` or `..`, begins with `-`, begins or ends with a blank, contains `/`, `@` or a control
     /// character, or ends in `.auto-` or `.undo-` and a time, as those that are dropped by themselves
-    /// ([`check_given`](crate::refs::check_given)), and if the volume has as many branches and snapshots as it can have;
-    /// [`Error::ReadOnly`](crate::Error::ReadOnly), also of a snapshot;
-    /// [`Error::NoSpace`](crate::Error::NoSpace), or as [`sync`](Self::sync).
+    /// ([`check_given`](cairnfs_core::refs::check_given)), and if the volume has as many branches and snapshots as it can have;
+    /// [`Error::ReadOnly`](cairnfs_disk::Error::ReadOnly), also of a snapshot;
+    /// [`Error::NoSpace`](cairnfs_disk::Error::NoSpace), or as [`sync`](Self::sync).
     pub fn snapshot(&self, name: &str) -> Result<()> {
         self.fs.snapshot(name)
     }
@@ -278,7 +278,7 @@ impl Volume {
     ///
     /// # Errors
     /// As [`snapshot`](Self::snapshot), except that a snapshot can be branched;
-    /// [`Error::Busy`](crate::Error::Busy) if 1,000 branches and snapshots are open: then the
+    /// [`Error::Busy`](cairnfs_disk::Error::Busy) if 1,000 branches and snapshots are open: then the
     /// branch is made, but not opened.
     pub fn branch(&self, name: &str) -> Result<Self> {
         let id = self.fs.branch(name)?;
@@ -286,12 +286,12 @@ impl Volume {
     }
 
     /// Opens a branch or snapshot by its name. The files of a snapshot cannot be changed
-    /// ([`Error::ReadOnly`](crate::Error::ReadOnly)). All volumes of one branch are the same tree.
+    /// ([`Error::ReadOnly`](cairnfs_disk::Error::ReadOnly)). All volumes of one branch are the same tree.
     ///
     /// # Errors
-    /// [`Error::NoSnapshot`](crate::Error::NoSnapshot) if nothing has this name;
-    /// [`Error::Busy`](crate::Error::Busy) if 1,000 branches and snapshots are open: drop the
-    /// [`Volume`]s of one; [`Error::NoSpace`](crate::Error::NoSpace), or as [`sync`](Self::sync).
+    /// [`Error::NoSnapshot`](cairnfs_disk::Error::NoSnapshot) if nothing has this name;
+    /// [`Error::Busy`](cairnfs_disk::Error::Busy) if 1,000 branches and snapshots are open: drop the
+    /// [`Volume`]s of one; [`Error::NoSpace`](cairnfs_disk::Error::NoSpace), or as [`sync`](Self::sync).
     pub fn open_branch(&self, name: &str) -> Result<Self> {
         Ok(self.with_root(self.fs.open_named(name)?))
     }
@@ -305,8 +305,8 @@ impl Volume {
     /// Gives a branch or snapshot another name. It stays open under it.
     ///
     /// # Errors
-    /// [`Error::NoSnapshot`](crate::Error::NoSnapshot) if nothing has the name `old`;
-    /// [`Error::NotPermitted`](crate::Error::NotPermitted) for `main`, which keeps its name; else as
+    /// [`Error::NoSnapshot`](cairnfs_disk::Error::NoSnapshot) if nothing has the name `old`;
+    /// [`Error::NotPermitted`](cairnfs_disk::Error::NotPermitted) for `main`, which keeps its name; else as
     /// [`snapshot`](Self::snapshot).
     pub fn rename_root(&self, old: &str, new: &str) -> Result<()> {
         self.fs.rename_root(old, new)
@@ -326,7 +326,7 @@ impl Volume {
     /// some may have been discarded before.
     ///
     /// # Errors
-    /// [`Error::Unsupported`](crate::Error::Unsupported) if the file or device does not support it,
+    /// [`Error::Unsupported`](cairnfs_disk::Error::Unsupported) if the file or device does not support it,
     /// or as [`sync`](Self::sync).
     pub fn trim(&self) -> Result<u64> {
         self.fs.trim()

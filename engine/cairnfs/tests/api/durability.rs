@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex};
 
 use cairnfs::device::{Device, MemoryDevice};
 use cairnfs::fs::{FileSystem, FsyncRequest, MakeOptions, Options, make_device};
-use cairnfs::types::{RenameMode, SetAttr, SetTime, XattrMode};
 use cairnfs::{OpenOptions, Result};
+use cairnfs_disk::types::{RenameMode, SetAttr, SetTime, XattrMode};
 
 use super::engine::{OWNER, ROOT, open};
 

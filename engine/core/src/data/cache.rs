@@ -10,9 +10,9 @@ use std::ops::Range;
 use crossbeam_utils::CachePadded;
 use smallvec::SmallVec;
 
-use crate::clock::Clock;
-use crate::device::Page;
-use crate::sync::Mutex;
+use cairnfs_disk::clock::Clock;
+use cairnfs_disk::device::Page;
+use cairnfs_disk::sync::Mutex;
 
 const SHARDS: usize = 16;
 /// Adjacent blocks in one shard.

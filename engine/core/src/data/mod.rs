@@ -1,6 +1,6 @@
 //! Data blocks: writes of runs, verified reads, and a cache of hot blocks.
 //!
-//! Floor 2: uses device, format, errors. Written data is never overwritten in place, and
+//! Uses device, format, errors. Written data is never overwritten in place, and
 //! preallocated blocks are written once, so cached blocks are keyed by device address; a write to
 //! an address drops the cached block.
 
@@ -9,10 +9,10 @@ mod cache;
 use std::sync::Arc;
 
 use crate::data::cache::BlockCache;
-use crate::device::{AlignedBuf, DataStamp, Device, Page, Piece, Pieces, Storage, Supply};
-use crate::error::{Error, Result};
-use crate::fault::{InjectedFault, is_injected};
-use crate::format::{BLOCK_SIZE, checksum};
+use cairnfs_disk::device::{AlignedBuf, DataStamp, Device, Page, Piece, Pieces, Storage, Supply};
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::fault::{InjectedFault, is_injected};
+use cairnfs_disk::format::{BLOCK_SIZE, checksum};
 
 /// Reads and writes data blocks.
 pub struct DataStore {

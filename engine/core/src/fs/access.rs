@@ -2,13 +2,10 @@
 //!
 //! The list is computed and committed with the mode under one hold of the inode's lock, so two
 //! changes never mix, and a reader sees both from before or both from after a change. Uses the
-//! transaction of the attributes (`xattr`, `attributes`); [`crate::acl`] defines what a list means.
+//! transaction of the attributes (`xattr`, `attributes`); [`cairnfs_disk::acl`] defines what a list means.
 
 use std::sync::Arc;
 
-use crate::acl::{ACCESS, Acl};
-use crate::error::{Error, Result};
-use crate::format::item::S_ISGID;
 use crate::fs::FileSystem;
 use crate::fs::locked::attrs;
 use crate::fs::observe::Call;
@@ -16,7 +13,10 @@ use crate::fs::xattr::{Found, New, put_item};
 use crate::inode::attrs::Attrs;
 use crate::inode::{Inode, InodeState};
 use crate::txn::Commit;
-use crate::types::{KillPrivileges, SetAttr, XattrMode};
+use cairnfs_disk::acl::{ACCESS, Acl};
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::format::item::S_ISGID;
+use cairnfs_disk::types::{KillPrivileges, SetAttr, XattrMode};
 
 /// An access list that must change together with the mode.
 pub(super) struct Follower {

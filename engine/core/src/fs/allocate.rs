@@ -5,8 +5,6 @@ use std::sync::Arc;
 
 use smallvec::smallvec;
 
-use crate::error::{Error, Result};
-use crate::format::{BLOCK_SIZE, MAX_EXTENT_BLOCKS, MAX_FILE_SIZE, MAX_INLINE};
 use crate::fs::FileSystem;
 use crate::fs::attributes::kill_privileges;
 use crate::fs::extents::{Extent, Extents};
@@ -19,8 +17,10 @@ use crate::fs::write::check_file;
 use crate::inode::Inode;
 use crate::inode::attrs::Attrs;
 use crate::space::{Class, Funding};
-use crate::sync::MutexGuard;
-use crate::types::{Fallocate, KillPrivileges, SetAttr};
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::format::{BLOCK_SIZE, MAX_EXTENT_BLOCKS, MAX_FILE_SIZE, MAX_INLINE};
+use cairnfs_disk::sync::MutexGuard;
+use cairnfs_disk::types::{Fallocate, KillPrivileges, SetAttr};
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
 /// Blocks allocated in one transaction (64 MiB).

@@ -3,8 +3,6 @@
 use std::cell::LazyCell;
 use std::sync::Arc;
 
-use crate::error::{Error, Result};
-use crate::format::item::S_IFMT;
 use crate::fs::FileSystem;
 use crate::fs::access::Follower;
 use crate::fs::flags::{killed, may_set};
@@ -14,7 +12,9 @@ use crate::fs::sizes::INODE_LEN;
 use crate::inode::Inode;
 use crate::inode::attrs::Attrs;
 use crate::txn::Need;
-use crate::types::{Attr, KillPrivileges, SetAttr, SetTime, Time};
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::format::item::S_IFMT;
+use cairnfs_disk::types::{Attr, KillPrivileges, SetAttr, SetTime, Time};
 
 /// Clears set-id bits as a write does.
 pub(super) fn kill_privileges(attrs: &mut Attrs, kill: KillPrivileges) {

@@ -3,20 +3,21 @@
 //! As a fork, a checkpoint has every call on any tree that had returned: unwritten data is written
 //! back before, outside of all locks.
 
-use crate::error::Result;
-use crate::format::NODE_BLOCKS;
 use crate::fs::FileSystem;
 use crate::txn::Capture;
-use crate::types::CheckpointId;
+use cairnfs_disk::error::Result;
+use cairnfs_disk::format::NODE_BLOCKS;
+use cairnfs_disk::types::CheckpointId;
 
 impl FileSystem {
     /// Captures the volume at this moment, with every call that has returned. Nothing that it has
     /// then is reused before [`Self::end_capture`], unless it has to give way.
     ///
     /// # Errors
-    /// [`Error::Busy`](crate::Error::Busy) while there is another capture; a read-only volume; no
+    /// [`Error::Busy`](cairnfs_disk::Error::Busy) while there is another capture; a read-only volume; no
     /// space; the device's failure.
-    pub(crate) fn capture(&self, since: Option<CheckpointId>) -> Result<Capture> {
+    #[doc(hidden)]
+    pub fn capture(&self, since: Option<CheckpointId>) -> Result<Capture> {
         self.engine.lifecycle.check_open()?;
         self.core().check_changeable()?;
         self.write_back_roots()?;
@@ -24,12 +25,14 @@ impl FileSystem {
     }
 
     /// The checkpoints that a new one can be compared with.
-    pub(crate) fn known_checkpoints(&self) -> Vec<CheckpointId> {
+    #[doc(hidden)]
+    pub fn known_checkpoints(&self) -> Vec<CheckpointId> {
         self.core().known_checkpoints()
     }
 
     /// The blocks before the data area, and those of the copies of the superblocks, in ascending order.
-    pub(crate) fn own_blocks(&self, capture: &Capture) -> Vec<(u64, u64)> {
+    #[doc(hidden)]
+    pub fn own_blocks(&self, capture: &Capture) -> Vec<(u64, u64)> {
         let mut units: Vec<u64> = capture.copy_units().collect();
         units.sort_unstable();
         let fixed = [(0, self.core().geometry().data_start())];
@@ -38,7 +41,8 @@ impl FileSystem {
     }
 
     /// As [`Core::gained`](crate::txn::Core::gained).
-    pub(crate) fn gained(
+    #[doc(hidden)]
+    pub fn gained(
         &self,
         capture: &Capture,
         each: impl FnMut(u64, u64) -> Result<()>,
@@ -48,33 +52,28 @@ impl FileSystem {
     }
 
     /// As [`Core::live`](crate::txn::Core::live).
-    pub(crate) fn live(
-        &self,
-        capture: &Capture,
-        each: impl FnMut(u64, u64) -> Result<()>,
-    ) -> Result<()> {
+    #[doc(hidden)]
+    pub fn live(&self, capture: &Capture, each: impl FnMut(u64, u64) -> Result<()>) -> Result<()> {
         self.engine.lifecycle.check_open()?;
         self.core().live(capture, each)
     }
 
     /// As [`Core::read_captured`](crate::txn::Core::read_captured).
-    pub(crate) fn read_captured(
-        &self,
-        capture: &Capture,
-        block: u64,
-        buf: &mut [u8],
-    ) -> Result<()> {
+    #[doc(hidden)]
+    pub fn read_captured(&self, capture: &Capture, block: u64, buf: &mut [u8]) -> Result<()> {
         self.engine.lifecycle.check_open()?;
         self.core().read_captured(capture, block, buf)
     }
 
     /// As [`Core::shipped`](crate::txn::Core::shipped).
-    pub(crate) fn shipped(&self, capture: &Capture) -> Result<()> {
+    #[doc(hidden)]
+    pub fn shipped(&self, capture: &Capture) -> Result<()> {
         self.core().shipped(capture)
     }
 
     /// As [`Core::end_capture`](crate::txn::Core::end_capture).
-    pub(crate) fn end_capture(&self, capture: &Capture) -> Result<()> {
+    #[doc(hidden)]
+    pub fn end_capture(&self, capture: &Capture) -> Result<()> {
         self.core().end_capture(capture)
     }
 }
@@ -85,10 +84,10 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::device::{Device, MemoryDevice};
-    use crate::format::{BLOCK_SIZE, ROOT_INO};
     use crate::fs::{MakeOptions, Options, make_device};
-    use crate::types::Creds;
+    use cairnfs_disk::device::{Device, MemoryDevice};
+    use cairnfs_disk::format::{BLOCK_SIZE, ROOT_INO};
+    use cairnfs_disk::types::Creds;
 
     const SIZE: u64 = 64 << 20;
 

@@ -1,8 +1,8 @@
 //! Discarding the free space of a volume on request.
 
-use crate::device::Device;
-use crate::error::{Error, Result};
 use crate::fs::FileSystem;
+use cairnfs_disk::device::Device;
+use cairnfs_disk::error::{Error, Result};
 
 impl FileSystem {
     /// Discards all free space, like fstrim(8), whether or not the volume was opened with

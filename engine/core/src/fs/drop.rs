@@ -3,17 +3,18 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::error::{Error, Result};
 use crate::fs::FileSystem;
 use crate::fs::observe::Call;
 use crate::fs::reclaim::done_or_later;
 use crate::journal::signals::Signals;
-use crate::types::DropProgress;
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::types::DropProgress;
 
 /// Held by a reader of a root, after everything by which it reads. When it is dropped, the background
 /// looks for roots without a name that nobody reads any more.
 #[derive(Clone)]
-pub(crate) struct ReaderEnds(Arc<Signals>);
+#[doc(hidden)]
+pub struct ReaderEnds(Arc<Signals>);
 
 impl Drop for ReaderEnds {
     fn drop(&mut self) {
@@ -46,7 +47,8 @@ impl FileSystem {
     ///
     /// # Errors
     /// [`Error::NotFound`]; as [`Self::drop_root`].
-    pub(crate) fn drop_id(&self, id: u32, name: &str) -> Result<()> {
+    #[doc(hidden)]
+    pub fn drop_id(&self, id: u32, name: &str) -> Result<()> {
         match self.core().drop_root(id, name) {
             // A root without a handle may still be open, because of unwritten data, or a worker.
             Err(Error::Busy(why)) => match self.close_root(id)? {
@@ -58,13 +60,15 @@ impl FileSystem {
     }
 
     /// For a reader that may be the last one of a root without a name.
-    pub(crate) fn reader_ends(&self) -> ReaderEnds {
+    #[doc(hidden)]
+    pub fn reader_ends(&self) -> ReaderEnds {
         ReaderEnds(self.core().signals().clone())
     }
 
     /// Lets the space of a root be freed that has lost its name, unless a caller has it open: then
     /// that begins with the first merge or interval after its last handle.
-    pub(crate) fn free_dropped(&self, id: u32) {
+    #[doc(hidden)]
+    pub fn free_dropped(&self, id: u32) {
         if let Err(error) = self.close_root(id) {
             tracing::debug!(root = id, %error, "a root without a name was not closed");
         }

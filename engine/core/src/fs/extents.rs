@@ -6,17 +6,17 @@ use smallvec::SmallVec;
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U32, U64};
 
-use crate::error::{Error, Result};
-use crate::fault::{self, InjectedFault};
-use crate::format::MAX_EXTENT_BLOCKS;
-use crate::format::item::{EXTENT_UNWRITTEN, RawExtent, decode_extent};
-use crate::format::key::Kind;
 use crate::fs::FileSystem;
 use crate::fs::locked::attrs_mut;
 use crate::fs::room::extent_growth;
 use crate::inode::{Inode, InodeState};
 use crate::space::BlockRun;
 use crate::txn::{Births, Commit, Item};
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::fault::{self, InjectedFault};
+use cairnfs_disk::format::MAX_EXTENT_BLOCKS;
+use cairnfs_disk::format::item::{EXTENT_UNWRITTEN, RawExtent, decode_extent};
+use cairnfs_disk::format::key::Kind;
 
 /// Largest value of an extent item, in bytes.
 pub(super) const EXTENT_MAX: usize = size_of::<RawExtent>() + 4 * MAX_EXTENT_BLOCKS as usize;

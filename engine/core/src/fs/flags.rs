@@ -6,10 +6,10 @@
 //! refuses it are ordered. The rules are those of the kernel's file systems. Data that was accepted
 //! before a flag was set is still written.
 
-use crate::error::{Error, Result};
-use crate::format::item::{S_ISGID, S_ISUID};
 use crate::inode::attrs::Attrs;
-use crate::types::{Fallocate, FileKind, Flags, KillPrivileges, SetAttr, SetTime};
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::format::item::{S_ISGID, S_ISUID};
+use cairnfs_disk::types::{Fallocate, FileKind, Flags, KillPrivileges, SetAttr, SetTime};
 
 const IMMUTABLE: Error = Error::NotPermitted(
     "the file or directory is immutable: clear that flag first, on a mount with `chattr -i`",
@@ -74,7 +74,8 @@ pub(super) fn may_write(attrs: &Attrs, offset: u64, kill: KillPrivileges) -> Res
 }
 
 /// Whether a file may be opened for writing, or for appending only.
-pub(crate) fn may_open(flags: Flags, append: bool) -> Result<()> {
+#[doc(hidden)]
+pub fn may_open(flags: Flags, append: bool) -> Result<()> {
     match append {
         true => mutable(flags),
         false => may_change(flags),

@@ -7,11 +7,11 @@
 
 use std::sync::Arc;
 
-use crate::device::waiting;
-use crate::error::Result;
 use crate::fs::{FileSystem, OpenRoot};
-use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::sync::{Condvar, Mutex};
+use cairnfs_disk::device::waiting;
+use cairnfs_disk::error::Result;
+use cairnfs_disk::sync::atomic::{AtomicBool, Ordering};
+use cairnfs_disk::sync::{Condvar, Mutex};
 
 /// The gate of one root.
 #[derive(Default)]
@@ -24,7 +24,8 @@ pub(super) struct Gate {
 }
 
 /// While this exists, calls that change files of a root, or fork it, wait at their beginning.
-pub(crate) struct HeldWriters {
+#[doc(hidden)]
+pub struct HeldWriters {
     root: Arc<OpenRoot>,
 }
 
@@ -47,7 +48,7 @@ impl Gate {
     /// Waits while the root is held. The caller has no lock.
     ///
     /// # Errors
-    /// [`Error::WouldWait`](crate::error::Error::WouldWait) if this thread must not wait.
+    /// [`Error::WouldWait`](cairnfs_disk::error::Error::WouldWait) if this thread must not wait.
     pub fn pass(&self) -> Result<()> {
         if !self.is_held.load(Ordering::Relaxed) {
             return Ok(());
@@ -70,7 +71,8 @@ impl Drop for HeldWriters {
 impl FileSystem {
     /// Makes calls that change files of this tree, or fork it, wait at their beginning. Those that
     /// have begun are finite in number.
-    pub(crate) fn hold_writers(&self) -> HeldWriters {
+    #[doc(hidden)]
+    pub fn hold_writers(&self) -> HeldWriters {
         self.root.gate.hold();
         HeldWriters {
             root: self.root.clone(),

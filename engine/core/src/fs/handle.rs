@@ -4,10 +4,10 @@
 //! durable are, with a later time of birth. Numbers come from the caller and may be forged: a
 //! lookup of a number without an inode adds nothing to the inode table.
 
-use crate::error::{Error, Result};
 use crate::fs::FileSystem;
 use crate::fs::locked::live_dir;
-use crate::types::Attr;
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::types::Attr;
 
 impl FileSystem {
     /// Looks up an inode by number and takes one use of it.

@@ -1,7 +1,7 @@
 //! The log message about a volume file that was moved, replaced or deleted while it is open.
 
-use crate::device::HostFile;
-use crate::sync::Mutex;
+use cairnfs_disk::device::HostFile;
+use cairnfs_disk::sync::Mutex;
 
 /// Logs each change of the volume file's name once, however often it is looked at.
 #[derive(Default)]

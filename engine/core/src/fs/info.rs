@@ -2,12 +2,12 @@
 //!
 //! Only reads; nothing depends on it.
 
-use crate::device::{Device, FaultCounts, HostFile, HostRoom};
-use crate::error::Error;
-use crate::format::superblock::Superblock;
-use crate::format::{BLOCK_SIZE, MAX_NAME};
 use crate::fs::FileSystem;
-use crate::types::{StatFs, Time, VolumeInfo};
+use cairnfs_disk::device::{Device, FaultCounts, HostFile, HostRoom};
+use cairnfs_disk::error::Error;
+use cairnfs_disk::format::superblock::Superblock;
+use cairnfs_disk::format::{BLOCK_SIZE, MAX_NAME};
+use cairnfs_disk::types::{StatFs, Time, VolumeInfo};
 
 impl FileSystem {
     /// The volume's identity and sizes.

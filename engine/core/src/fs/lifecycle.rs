@@ -6,9 +6,9 @@
 
 use std::time::Duration;
 
-use crate::error::{Error, Result};
-use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::sync::Mutex;
+use cairnfs_disk::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 /// Whether a volume is open.
 #[derive(Default)]

@@ -7,16 +7,16 @@
 //! The directory's lock is held while its entries are delivered, but not while their inodes are
 //! read, because inodes are locked in order of their numbers only.
 
-use crate::error::{Error, Result};
-use crate::format::item::{FIRST_DIR_INDEX, decode_dir_entry};
-use crate::format::key::Kind;
 use crate::fs::FileSystem;
 use crate::fs::locked::dir_attrs;
 use crate::index::hides;
 use crate::inode::Inode;
 use crate::inode::listings::Listing;
 use crate::txn::Item;
-use crate::types::{Attr, EntryRef, FileKind};
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::format::item::{FIRST_DIR_INDEX, decode_dir_entry};
+use cairnfs_disk::format::key::Kind;
+use cairnfs_disk::types::{Attr, EntryRef, FileKind};
 
 /// Entries that a listing with attributes reads before it loads their inodes.
 const PLUS_BATCH: usize = 64;

@@ -3,10 +3,10 @@
 use smallvec::{SmallVec, smallvec};
 use std::sync::Arc;
 
-use crate::error::{Error, Result};
 use crate::inode::attrs::Attrs;
 use crate::inode::{Inode, InodeState};
-use crate::sync::RwLockWriteGuard;
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::sync::RwLockWriteGuard;
 
 /// Inode states locked for writing.
 pub struct Locked<'a> {

@@ -8,12 +8,12 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use crate::error::{Corruption, Result};
-use crate::format::ROOT_INO;
-use crate::format::item::decode_dir_entry;
-use crate::format::key::Kind;
-use crate::format::record::Entry;
 use crate::fs::FileSystem;
+use cairnfs_disk::error::{Corruption, Result};
+use cairnfs_disk::format::ROOT_INO;
+use cairnfs_disk::format::item::decode_dir_entry;
+use cairnfs_disk::format::key::Kind;
+use cairnfs_disk::format::record::Entry;
 
 /// Most names and inodes that are collected.
 const MAX_LOST: usize = 10_000;

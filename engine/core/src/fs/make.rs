@@ -7,25 +7,25 @@ use std::sync::Arc;
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U32, U64};
 
-use crate::device::{Access, AlignedBuf, Device, FileDevice, looks_empty};
-use crate::error::{Error, Result};
-use crate::format::geometry::{Geometry, LOG_START, MARK_BLOCK, SUPERBLOCK_SLOTS};
-use crate::format::item::S_IFDIR;
-use crate::format::key::{Key, Kind, MAIN_ROOT};
-use crate::format::node::{CellValue, NodeBuilder};
-use crate::format::root::RawRoot;
-use crate::format::search::Effort;
-use crate::format::superblock::{
-    COPIES, MAGIC, MAX_LABEL, RENAMED_ENTRIES, RawCheckpoint, RawSuperblock, Superblock,
-    copy_blocks_of,
-};
-use crate::format::{BLOCK_SIZE, FIRST_USER_INO, NODE_BLOCKS, NODE_SIZE, ROOT_INO};
 use crate::fs::info::volume_info;
 use crate::inode::attrs::Attrs;
 use crate::source::Source;
 use crate::space::{BlockRun, Space};
 use crate::txn::{find_copies, newest_at_front, read_superblock};
-use crate::types::{Time, VolumeInfo};
+use cairnfs_disk::device::{Access, AlignedBuf, Device, FileDevice, looks_empty};
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::format::geometry::{Geometry, LOG_START, MARK_BLOCK, SUPERBLOCK_SLOTS};
+use cairnfs_disk::format::item::S_IFDIR;
+use cairnfs_disk::format::key::{Key, Kind, MAIN_ROOT};
+use cairnfs_disk::format::node::{CellValue, NodeBuilder};
+use cairnfs_disk::format::root::RawRoot;
+use cairnfs_disk::format::search::Effort;
+use cairnfs_disk::format::superblock::{
+    COPIES, MAGIC, MAX_LABEL, RENAMED_ENTRIES, RawCheckpoint, RawSuperblock, Superblock,
+    copy_blocks_of,
+};
+use cairnfs_disk::format::{BLOCK_SIZE, FIRST_USER_INO, NODE_BLOCKS, NODE_SIZE, ROOT_INO};
+use cairnfs_disk::types::{Time, VolumeInfo};
 
 /// Bytes written at a time.
 const CHUNK: usize = 1 << 20;
@@ -270,7 +270,7 @@ fn write_trees(
     superblock: &Superblock,
     first: u64,
     owner: (u32, u32),
-) -> Result<crate::format::pointer::RawPtr> {
+) -> Result<cairnfs_disk::format::pointer::RawPtr> {
     let volume = superblock
         .uuid
         .first_chunk::<8>()
@@ -300,7 +300,7 @@ fn write_node(
     block: u64,
     birth: u64,
     volume: u64,
-) -> Result<crate::format::pointer::RawPtr> {
+) -> Result<cairnfs_disk::format::pointer::RawPtr> {
     let (bytes, ptr) = builder.finish(0, block, birth, volume);
     let mut aligned = AlignedBuf::zeroed(NODE_SIZE);
     aligned.copy_from_slice(&bytes);

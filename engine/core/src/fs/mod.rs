@@ -3,7 +3,7 @@
 //!
 //! [`Volume`]: ../struct.Volume.html
 //!
-//! Floor 5: operations built from transactions (`txn`). Each mutating operation validates under
+//! Operations built from transactions (`txn`). Each mutating operation validates under
 //! the locks of all inodes it touches, then commits; a commit cannot fail. Locks of several inodes
 //! are taken in order of inode number; after that, results of earlier lookups are checked again.
 //!
@@ -68,7 +68,10 @@ mod yielding;
 
 use std::sync::Arc;
 
-pub(crate) use drop::ReaderEnds;
+#[doc(hidden)]
+pub use drop::ReaderEnds;
+#[doc(hidden)]
+pub use flags::may_open;
 pub use lost::{Lost, LostItem};
 pub use make::{MakeOptions, inspect, is_unmade, make, make_device};
 pub use observe::{Call, Observer, Outcome};
@@ -79,9 +82,10 @@ pub use sync::Sequence;
 pub use crate::txn::{FsyncRequest, Pressure};
 
 #[doc(inline)]
-pub use crate::types::{Attr, EntryRef, Fallocate, KillPrivileges, SeekTo, SetAttr, SetTime};
+pub use cairnfs_disk::types::{
+    Attr, EntryRef, Fallocate, KillPrivileges, SeekTo, SetAttr, SetTime,
+};
 
-use crate::error::{Error, Result};
 use crate::fs::gate::Gate;
 use crate::fs::host_name::HostNameNotice;
 use crate::fs::lifecycle::Lifecycle;
@@ -99,6 +103,7 @@ use crate::fs::writeback_list::{PageMemory, WritebackList};
 use crate::fs::yielding::Yielding;
 use crate::inode::Inode;
 use crate::txn::{Commit, Core, ItemStore};
+use cairnfs_disk::error::{Error, Result};
 
 /// What the open roots of a volume share.
 struct Engine {
@@ -154,7 +159,8 @@ pub struct FileSystem {
 
 impl FileSystem {
     /// Transactions and everything below them.
-    pub(crate) fn core(&self) -> &Core {
+    #[doc(hidden)]
+    pub fn core(&self) -> &Core {
         &self.engine.core
     }
 
@@ -187,13 +193,15 @@ impl FileSystem {
         self.mode.is_writable() && !self.items().is_head()
     }
 
-    /// Returns [`Error::Stopped`](crate::Error::Stopped) if a failure stopped all changes.
-    pub(crate) fn check_running(&self) -> Result<()> {
+    /// Returns [`Error::Stopped`](cairnfs_disk::Error::Stopped) if a failure stopped all changes.
+    #[doc(hidden)]
+    pub fn check_running(&self) -> Result<()> {
         self.core().storage().check()
     }
 
     /// The inode with this number; fails once the volume is closed.
-    pub(crate) fn inode(&self, ino: u64) -> Result<Arc<Inode>> {
+    #[doc(hidden)]
+    pub fn inode(&self, ino: u64) -> Result<Arc<Inode>> {
         self.engine.lifecycle.check_open()?;
         self.items().inode(ino)
     }
@@ -210,7 +218,8 @@ impl FileSystem {
 
     /// The version of the tree's shape. A directory path that was walked at an older version must be
     /// walked again.
-    pub(crate) fn shape(&self) -> u64 {
+    #[doc(hidden)]
+    pub fn shape(&self) -> u64 {
         self.root.shape.version()
     }
 }

@@ -7,14 +7,6 @@
 
 use std::sync::Arc;
 
-use crate::error::{Error, Result};
-use crate::fault::{self, InjectedFault};
-use crate::format::item::{
-    DirEntryRef, ORPHAN_TRUNCATE, S_IFDIR, S_IFLNK, S_IFMT, S_ISGID, encode_dir_entry,
-    holds_separator,
-};
-use crate::format::key::Kind;
-use crate::format::{MAX_LINKS, MAX_NAME, MAX_SYMLINK, ROOT_INO};
 use crate::fs::FileSystem;
 use crate::fs::flags::{may_add_entry, may_change};
 use crate::fs::locked::{Locked, attrs, attrs_mut, dir_attrs, found_attrs, live_dir};
@@ -24,7 +16,15 @@ use crate::fs::xattr::Given;
 use crate::inode::attrs::Attrs;
 use crate::inode::{Inode, InodeState};
 use crate::txn::{Commit, NameAt, NameFound, Need};
-use crate::types::{Attr, Creds, FileKind, Flags, Time};
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::fault::{self, InjectedFault};
+use cairnfs_disk::format::item::{
+    DirEntryRef, ORPHAN_TRUNCATE, S_IFDIR, S_IFLNK, S_IFMT, S_ISGID, encode_dir_entry,
+    holds_separator,
+};
+use cairnfs_disk::format::key::Kind;
+use cairnfs_disk::format::{MAX_LINKS, MAX_NAME, MAX_SYMLINK, ROOT_INO};
+use cairnfs_disk::types::{Attr, Creds, FileKind, Flags, Time};
 
 /// Refuses names that no entry can have.
 pub(super) fn check_name(name: &[u8]) -> Result<()> {
@@ -92,7 +92,8 @@ impl FileSystem {
     }
 
     /// Like [`FileSystem::lookup`], in a directory that is already loaded.
-    pub(crate) fn lookup_in(&self, dir: &Inode, name: &[u8]) -> Result<(Arc<Inode>, Attr)> {
+    #[doc(hidden)]
+    pub fn lookup_in(&self, dir: &Inode, name: &[u8]) -> Result<(Arc<Inode>, Attr)> {
         let used = |inode: Arc<Inode>| {
             let attr = self.use_inode(&inode)?;
             Ok((inode, attr))
@@ -116,7 +117,8 @@ impl FileSystem {
     /// Calls `what` with the inode of a name other than "." and "..", and its type bits. The inode
     /// is held in memory, but no use is taken. If `what` fails with [`Error::NotFound`] and the
     /// entry has changed meanwhile, the lookup is repeated.
-    pub(crate) fn with_child<R>(
+    #[doc(hidden)]
+    pub fn with_child<R>(
         &self,
         dir: &Inode,
         name: &[u8],
@@ -221,7 +223,8 @@ impl FileSystem {
     }
 
     /// [`FileSystem::mknod`] in a directory that is already loaded.
-    pub(crate) fn mknod_in(
+    #[doc(hidden)]
+    pub fn mknod_in(
         &self,
         dir: &Arc<Inode>,
         name: &[u8],
@@ -452,7 +455,7 @@ impl FileSystem {
         let dir = self.inode(dir)?;
         let need = Need::items(2, INODE_LEN + 1, 0);
         let reservation = self.reserve(need)?;
-        let regular = crate::format::item::S_IFREG | mode & !S_IFMT;
+        let regular = cairnfs_disk::format::item::S_IFREG | mode & !S_IFMT;
         let new = New::bare(regular, 0, creds);
         let mut dir_state = dir.write();
         let parent = live_dir(&dir_state)?;
@@ -471,7 +474,7 @@ impl FileSystem {
             &mut commit,
             &child,
             &mut state,
-            crate::format::item::ORPHAN_REMOVE,
+            cairnfs_disk::format::item::ORPHAN_REMOVE,
         );
         commit.put_inode(&child, &mut state);
         let receipt = commit.finish(reservation);
@@ -559,7 +562,8 @@ impl FileSystem {
     }
 
     /// Like [`FileSystem::readlink`], of an inode that is already loaded.
-    pub(crate) fn link_target(&self, inode: &Inode) -> Result<Vec<u8>> {
+    #[doc(hidden)]
+    pub fn link_target(&self, inode: &Inode) -> Result<Vec<u8>> {
         let state = inode.read();
         if attrs(&state)?.kind() != FileKind::Symlink {
             return Err(Error::Invalid("not a symbolic link"));
@@ -606,7 +610,8 @@ impl FileSystem {
     }
 
     /// Releases one use of a loaded inode.
-    pub(crate) fn forget_one(&self, inode: &Arc<Inode>) {
+    #[doc(hidden)]
+    pub fn forget_one(&self, inode: &Arc<Inode>) {
         if inode.drop_uses(1) {
             self.unused(inode);
         }

@@ -1,13 +1,13 @@
 //! Inodes whose numbers are given: for trees that are made from another tree, before anyone sees
 //! them.
 
-use crate::error::{Error, Result};
 use crate::fs::FileSystem;
 use crate::fs::locked::attrs_mut;
 use crate::fs::namespace::New;
 use crate::fs::sizes::INODE_LEN;
 use crate::txn::Need;
-use crate::types::{Attr, Flags, Time};
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::types::{Attr, Flags, Time};
 
 impl FileSystem {
     /// Creates a file of any kind, with a number that no inode of this tree has, a time of creation,
@@ -16,7 +16,8 @@ impl FileSystem {
     ///
     /// # Errors
     /// As for [`FileSystem::make_with`].
-    pub(crate) fn make_numbered(
+    #[doc(hidden)]
+    pub fn make_numbered(
         &self,
         dir: u64,
         name: &[u8],
@@ -33,7 +34,8 @@ impl FileSystem {
     ///
     /// # Errors
     /// No such inode; a read-only volume, no space.
-    pub(crate) fn set_birth(&self, ino: u64, time: Time) -> Result<()> {
+    #[doc(hidden)]
+    pub fn set_birth(&self, ino: u64, time: Time) -> Result<()> {
         let inode = self.inode(ino)?;
         let reservation = self.reserve(Need::items(1, INODE_LEN, 0))?;
         let mut state = inode.write();
@@ -49,7 +51,8 @@ impl FileSystem {
     ///
     /// # Errors
     /// A damaged volume, the device's failure.
-    pub(crate) fn attr_of(&self, ino: u64) -> Result<Option<Attr>> {
+    #[doc(hidden)]
+    pub fn attr_of(&self, ino: u64) -> Result<Option<Attr>> {
         match self.lookup_number(ino) {
             Ok(attr) => {
                 self.forget(ino, 1);

@@ -6,11 +6,13 @@
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use crate::error::{Error, Result};
 use crate::fs::FileSystem;
 use crate::inode::Inode;
-use crate::sync::Mutex;
-use crate::types::{Attr, Fallocate, KillPrivileges, RenameMode, RootInfo, SetAttr, XattrMode};
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::sync::Mutex;
+use cairnfs_disk::types::{
+    Attr, Fallocate, KillPrivileges, RenameMode, RootInfo, SetAttr, XattrMode,
+};
 
 /// A call that changes a volume, or makes it durable. Inodes are given by number, in the root of the
 /// file system that is called. Copying within the volume is observed as its writes.

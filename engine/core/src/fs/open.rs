@@ -8,8 +8,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::device::{Access, Device, FileDevice};
-use crate::error::{Error, Result};
 use crate::fs::host_name::HostNameNotice;
 use crate::fs::lifecycle::Lifecycle;
 use crate::fs::observe::Watch;
@@ -23,7 +21,9 @@ use crate::fs::workers::Workers;
 use crate::fs::writeback_list::PageMemory;
 use crate::fs::{Engine, FileSystem};
 use crate::txn::{Core, Limits, OpenMode};
-use crate::types::RemovedDamage;
+use cairnfs_disk::device::{Access, Device, FileDevice};
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::types::RemovedDamage;
 
 fn limits(options: &Options) -> Limits {
     let limits = Limits::for_budget(options.cache_budget);
@@ -167,7 +167,8 @@ impl FileSystem {
     }
 
     /// Closes the volume if it is open, for a drop, which cannot return a failure.
-    pub(crate) fn close_on_drop(&self) {
+    #[doc(hidden)]
+    pub fn close_on_drop(&self) {
         if !self.engine.lifecycle.is_closed()
             && let Err(error) = self.close()
         {

@@ -7,11 +7,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::error::Result;
 use crate::fs::{Engine, FileSystem, OpenRoot};
-use crate::sync::atomic::{AtomicUsize, Ordering};
-use crate::sync::{Mutex, thread};
 use crate::txn::ItemStore;
+use cairnfs_disk::error::Result;
+use cairnfs_disk::sync::atomic::{AtomicUsize, Ordering};
+use cairnfs_disk::sync::{Mutex, thread};
 
 /// The open roots by id.
 #[derive(Default)]

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use crate::fs::budget;
 use crate::fs::observe::Observer;
-use crate::mechanism::Mechanism;
 use crate::txn::Pressure;
+use cairnfs_disk::mechanism::Mechanism;
 
 /// How to open a volume.
 #[derive(Debug, Clone)]
@@ -42,7 +42,7 @@ pub struct Options {
     /// data may take half of the memory that index nodes, inodes and names leave idle; this is set
     /// with every durability interval, at least every 5 seconds.
     ///
-    /// [`FileDevice::cache_reads`]: crate::device::FileDevice::cache_reads
+    /// [`FileDevice::cache_reads`]: cairnfs_disk::device::FileDevice::cache_reads
     pub kernel_caches: bool,
     /// Run worker threads. Without them pushes and merges run in the calling threads, which makes
     /// the sequence of device operations depend only on the calls, as a simulation needs.

@@ -8,17 +8,17 @@
 
 use std::sync::Arc;
 
-use crate::error::{Error, Result};
-use crate::format::item::ORPHAN_TRUNCATE;
-use crate::format::key::Kind;
 use crate::fs::FileSystem;
 use crate::fs::locked::attrs;
 use crate::fs::reclaim::done_or_later;
 use crate::fs::remove::{Belongings, is_orphaned};
 use crate::fs::sizes::{INODE_LEN, ORPHAN_STEP};
 use crate::inode::{Inode, InodeState};
-use crate::sync::Mutex;
 use crate::txn::{Commit, Need};
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::format::item::ORPHAN_TRUNCATE;
+use cairnfs_disk::format::key::Kind;
+use cairnfs_disk::sync::Mutex;
 
 /// Whether the orphans that a root had when it was opened are removed. The lock is held while they
 /// are, so that no handle is given out before.

@@ -8,9 +8,9 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-use crate::format::ROOT_INO;
 use crate::fs::FileSystem;
 use crate::fs::locked::attrs;
+use cairnfs_disk::format::ROOT_INO;
 
 /// Most entries of a directory that are examined.
 const MAX_ENTRIES: usize = 16_384;

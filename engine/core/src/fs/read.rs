@@ -1,16 +1,16 @@
 //! Reading: unwritten pages first, then inline contents or extents; holes read as zeros.
 
-use crate::device::Page;
-use crate::error::{Error, Result};
-use crate::format::key::Kind;
-use crate::format::{BLOCK_SIZE, MAX_INLINE};
 use crate::fs::FileSystem;
 use crate::fs::extents::Extent;
 use crate::fs::locked::attrs;
 use crate::fs::sizes::SEEK_STEP;
 use crate::inode::{Inode, InodeState};
-use crate::sync::atomic::Ordering;
-use crate::types::SeekTo;
+use cairnfs_disk::device::Page;
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::format::key::Kind;
+use cairnfs_disk::format::{BLOCK_SIZE, MAX_INLINE};
+use cairnfs_disk::sync::atomic::Ordering;
+use cairnfs_disk::types::SeekTo;
 
 /// Blocks read ahead for a sequential reader.
 const READ_AHEAD: u64 = 32;

@@ -4,10 +4,10 @@
 //! that no merge has taken, by index nodes that are not full. Before a call fails with ENOSPC, each
 //! way to reclaim it is tried, and the reservation after each.
 
-use crate::device::waiting;
-use crate::error::{Error, Result};
 use crate::space::Space;
-use crate::sync::Mutex;
+use cairnfs_disk::device::waiting;
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::sync::Mutex;
 
 /// Rounds of all ways for one call; other threads may take the space first.
 const ROUNDS: usize = 8;
@@ -112,10 +112,10 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::device::MemoryDevice;
-    use crate::format::ROOT_INO;
     use crate::fs::{FileSystem, MakeOptions, Options, make_device};
-    use crate::types::{Creds, Fallocate};
+    use cairnfs_disk::device::MemoryDevice;
+    use cairnfs_disk::format::ROOT_INO;
+    use cairnfs_disk::types::{Creds, Fallocate};
 
     fn volume() -> Arc<FileSystem> {
         let device = MemoryDevice::new(64 << 20);

@@ -5,10 +5,6 @@
 
 use std::sync::Arc;
 
-use crate::error::{Error, Result};
-use crate::fault::{self, InjectedFault};
-use crate::format::item::{ORPHAN_REMOVE, S_IFDIR};
-use crate::format::key::Kind;
 use crate::fs::FileSystem;
 use crate::fs::extents::Extent;
 use crate::fs::flags::may_remove_entry;
@@ -19,7 +15,11 @@ use crate::fs::sizes::{INLINE_REMOVAL, INODE_LEN};
 use crate::index::hides;
 use crate::inode::{Inode, InodeState};
 use crate::txn::{Commit, NameFound, Need, Reservation, count_attributes};
-use crate::types::{Flags, Time};
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::fault::{self, InjectedFault};
+use cairnfs_disk::format::item::{ORPHAN_REMOVE, S_IFDIR};
+use cairnfs_disk::format::key::Kind;
+use cairnfs_disk::types::{Flags, Time};
 
 /// All items of an inode except the inode item.
 #[derive(Default)]
@@ -44,7 +44,8 @@ impl FileSystem {
     }
 
     /// Like [`FileSystem::unlink`], in a directory that is already loaded.
-    pub(crate) fn unlink_in(&self, dir: &Arc<Inode>, name: &[u8]) -> Result<()> {
+    #[doc(hidden)]
+    pub fn unlink_in(&self, dir: &Arc<Inode>, name: &[u8]) -> Result<()> {
         self.remove_name(dir, name, false)
     }
 

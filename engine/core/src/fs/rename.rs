@@ -11,10 +11,6 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use crate::error::{Error, Result};
-use crate::fault::{self, InjectedFault};
-use crate::format::ROOT_INO;
-use crate::format::item::{DirEntryRef, S_IFCHR};
 use crate::fs::FileSystem;
 use crate::fs::flags::{may_add_entry, may_remove_entry};
 use crate::fs::locked::{Locked, attrs, live_dir};
@@ -26,7 +22,11 @@ use crate::fs::tree::MoveLock;
 use crate::inode::attrs::Attrs;
 use crate::inode::{Inode, InodeState};
 use crate::txn::{Commit, NameFound, Need};
-use crate::types::{Attr, Creds, RenameMode, Time};
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::fault::{self, InjectedFault};
+use cairnfs_disk::format::ROOT_INO;
+use cairnfs_disk::format::item::{DirEntryRef, S_IFCHR};
+use cairnfs_disk::types::{Attr, Creds, RenameMode, Time};
 
 /// One side of a rename.
 struct Side<'a> {
@@ -425,17 +425,17 @@ fn move_inode(
 }
 
 fn is_dir(target: &Target) -> bool {
-    target.found.kind == crate::format::item::S_IFDIR
+    target.found.kind == cairnfs_disk::format::item::S_IFDIR
 }
 
 #[cfg(test)]
 #[cfg(not(shuttle))]
 mod tests {
     use super::*;
-    use crate::device::MemoryDevice;
-    use crate::format::MAX_LINKS;
     use crate::fs::locked::attrs_mut;
     use crate::fs::{MakeOptions, Options, make_device};
+    use cairnfs_disk::device::MemoryDevice;
+    use cairnfs_disk::format::MAX_LINKS;
 
     #[test]
     fn rename_into_directory_with_most_links_changes_nothing() {

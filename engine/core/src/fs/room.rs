@@ -6,9 +6,6 @@
 //! ENOSPC. A call that finds too little space first merges, which frees deleted space, and writes back
 //! dirty data, which releases unused reservations.
 
-use crate::error::{Error, Result};
-use crate::format::MAX_INLINE;
-use crate::format::item::RawExtent;
 use crate::fs::FileSystem;
 use crate::fs::locked::attrs;
 use crate::fs::reclaim::{Way, is_short};
@@ -16,8 +13,11 @@ use crate::inode::pages::PageReservation;
 use crate::inode::{Inode, InodeState};
 use crate::journal::vector::ITEM;
 use crate::space::{Class, Delayed};
-use crate::sync::RwLockWriteGuard;
 use crate::txn::{Need, Reservation};
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::format::MAX_INLINE;
+use cairnfs_disk::format::item::RawExtent;
+use cairnfs_disk::sync::RwLockWriteGuard;
 
 /// Bytes of an extent item without checksums.
 const PIECE: u64 = size_of::<RawExtent>() as u64 + ITEM;

@@ -8,14 +8,14 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::error::{Error, Result};
-use crate::fault::{self, InjectedFault};
-use crate::format::root::{Root, RootState};
 use crate::fs::FileSystem;
 use crate::fs::observe::Call;
 use crate::refs;
 use crate::txn::{ForkKind, RootPin, Unchanged};
-use crate::types::RootInfo;
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::fault::{self, InjectedFault};
+use cairnfs_disk::format::root::{Root, RootState};
+use cairnfs_disk::types::RootInfo;
 
 /// Times that a replacement writes back again because of writes meanwhile, until it holds writers.
 const UNHELD: usize = 8;
@@ -61,7 +61,8 @@ impl FileSystem {
     ///
     /// # Errors
     /// As [`FileSystem::snapshot`].
-    pub(crate) fn new_snapshot(&self, name: &str) -> Result<RootInfo> {
+    #[doc(hidden)]
+    pub fn new_snapshot(&self, name: &str) -> Result<RootInfo> {
         refs::check_given(name)?;
         self.make_snapshot(name)
     }
@@ -80,7 +81,8 @@ impl FileSystem {
     ///
     /// # Errors
     /// As [`FileSystem::branch`].
-    pub(crate) fn new_branch(&self, name: &str) -> Result<RootInfo> {
+    #[doc(hidden)]
+    pub fn new_branch(&self, name: &str) -> Result<RootInfo> {
         refs::check_given(name)?;
         self.observed(Call::Branch { name }, || {
             self.fork_named(name, ForkKind::Head)
@@ -235,7 +237,8 @@ impl FileSystem {
     ///
     /// # Errors
     /// As [`Self::replace_by`]; [`Error::Stale`] if that branch has changed, too.
-    pub(crate) fn replace_retiring(
+    #[doc(hidden)]
+    pub fn replace_retiring(
         &self,
         staged: &Self,
         kept: &str,
@@ -297,7 +300,8 @@ impl FileSystem {
     ///
     /// # Errors
     /// As [`FileSystem::snapshot`].
-    pub(crate) fn fork_unnamed(&self, from: u32, kind: ForkKind) -> Result<RootPin> {
+    #[doc(hidden)]
+    pub fn fork_unnamed(&self, from: u32, kind: ForkKind) -> Result<RootPin> {
         self.engine.lifecycle.check_open()?;
         self.core().check_changeable()?;
         self.write_back_roots()?;
@@ -309,7 +313,8 @@ impl FileSystem {
     ///
     /// # Errors
     /// As [`FileSystem::snapshot`].
-    pub(crate) fn empty_unnamed(&self) -> Result<RootPin> {
+    #[doc(hidden)]
+    pub fn empty_unnamed(&self) -> Result<RootPin> {
         self.engine.lifecycle.check_open()?;
         self.with_room(|| self.core().new_empty_head())
     }
@@ -320,7 +325,8 @@ impl FileSystem {
     }
 
     /// Whether both are handles to the same tree.
-    pub(crate) fn is_same_root(&self, other: &Self) -> bool {
+    #[doc(hidden)]
+    pub fn is_same_root(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.root, &other.root)
     }
 

@@ -95,10 +95,10 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::device::MemoryDevice;
     use crate::fs::{MakeOptions, Options, make_device};
     use crate::journal::signals::LogWork;
-    use crate::types::Creds;
+    use cairnfs_disk::device::MemoryDevice;
+    use cairnfs_disk::types::Creds;
 
     const FILE: usize = 64 << 10;
 

@@ -1,8 +1,8 @@
 //! Sizes from which operations compute what they reserve, and into which steps they divide.
 
-use crate::format::MAX_NAME;
-use crate::format::item::{DIR_ENTRY_HEADER, RawInode};
 use crate::inode::InodeState;
+use cairnfs_disk::format::MAX_NAME;
+use cairnfs_disk::format::item::{DIR_ENTRY_HEADER, RawInode};
 
 /// Largest value of a directory entry, in bytes.
 pub(super) const ENTRY_MAX: usize = DIR_ENTRY_HEADER + MAX_NAME;

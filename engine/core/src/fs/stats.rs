@@ -3,8 +3,8 @@
 //! Only reads; nothing depends on it.
 
 use crate::fs::FileSystem;
-use crate::metrics::Latency;
-use crate::sync::atomic::{AtomicU64, Ordering};
+use cairnfs_disk::metrics::Latency;
+use cairnfs_disk::sync::atomic::{AtomicU64, Ordering};
 
 /// Name and value; times in nanoseconds.
 type Counter = (&'static str, u64);

@@ -2,14 +2,14 @@
 
 use smallvec::SmallVec;
 
-use crate::error::Result;
-use crate::fault::{self, InjectedFault, is_injected};
 use crate::fs::FileSystem;
 use crate::fs::locked::attrs;
 use crate::fs::observe::Call;
-use crate::group_commit::Watermark;
-use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::txn::FsyncRequest;
+use cairnfs_disk::error::Result;
+use cairnfs_disk::fault::{self, InjectedFault, is_injected};
+use cairnfs_disk::group_commit::Watermark;
+use cairnfs_disk::sync::atomic::{AtomicU64, Ordering};
 
 /// A point in the order of an open volume's changes: see
 /// [`Volume::sequence`](crate::Volume::sequence). Later sequences are greater or equal.

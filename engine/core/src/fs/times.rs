@@ -4,7 +4,7 @@
 //! later. The volume must not replace them by the times at which data reaches it.
 
 use crate::inode::attrs::Attrs;
-use crate::types::Time;
+use cairnfs_disk::types::Time;
 
 /// Sets mtime and ctime of changed contents, unless a front end does.
 pub(super) struct ContentTimes {

@@ -6,8 +6,8 @@
 
 use crossbeam_utils::CachePadded;
 
-use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::{Mutex, MutexGuard};
+use cairnfs_disk::sync::atomic::{AtomicU64, Ordering};
+use cairnfs_disk::sync::{Mutex, MutexGuard};
 
 /// Orders and counts changes of the tree's shape.
 #[derive(Default)]

@@ -6,11 +6,6 @@
 
 use std::sync::Arc;
 
-use crate::error::{Error, Result};
-use crate::fault::{self, InjectedFault, is_injected};
-use crate::format::item::ORPHAN_TRUNCATE;
-use crate::format::key::Kind;
-use crate::format::{BLOCK_SIZE, MAX_FILE_SIZE, MAX_INLINE};
 use crate::fs::FileSystem;
 use crate::fs::extents::{Extent, Extents};
 use crate::fs::flags::may_set;
@@ -22,7 +17,12 @@ use crate::fs::write::check_file;
 use crate::inode::{Inode, InodeState};
 use crate::space::{Class, Delayed};
 use crate::txn::{Commit, Reservation};
-use crate::types::{Attr, Fallocate, KillPrivileges, SetAttr};
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::fault::{self, InjectedFault, is_injected};
+use cairnfs_disk::format::item::ORPHAN_TRUNCATE;
+use cairnfs_disk::format::key::Kind;
+use cairnfs_disk::format::{BLOCK_SIZE, MAX_FILE_SIZE, MAX_INLINE};
+use cairnfs_disk::types::{Attr, Fallocate, KillPrivileges, SetAttr};
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
 impl FileSystem {

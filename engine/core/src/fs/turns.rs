@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::fs::FileSystem;
-use crate::sync::{Condvar, Mutex};
+use cairnfs_disk::sync::{Condvar, Mutex};
 
 /// The turns of a volume.
 #[derive(Default)]
@@ -18,14 +18,16 @@ pub(super) struct Turns {
 }
 
 /// A turn, which ends when this is dropped.
-pub(crate) struct Turn {
+#[doc(hidden)]
+pub struct Turn {
     turns: Arc<Turns>,
     names: BTreeSet<String>,
 }
 
 impl FileSystem {
     /// Waits until no other call has one of these names, and takes all of them.
-    pub(crate) fn take_turn(&self, names: BTreeSet<String>) -> Turn {
+    #[doc(hidden)]
+    pub fn take_turn(&self, names: BTreeSet<String>) -> Turn {
         let turns = self.engine.turns.clone();
         {
             let mut taken = turns.taken.lock();

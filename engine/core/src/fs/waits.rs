@@ -1,12 +1,12 @@
 //! Operations for threads that must not wait for the device, because they serve a queue alone.
 
-use crate::device::waiting::{self, Waits};
-use crate::error::Result;
 use crate::fs::FileSystem;
+use cairnfs_disk::device::waiting::{self, Waits};
+use cairnfs_disk::error::Result;
 
 impl FileSystem {
     /// Runs operations of this file system without waiting for the device: one that would have to
-    /// wait fails with [`Error::WouldWait`](crate::error::Error::WouldWait), and is to be repeated in
+    /// wait fails with [`Error::WouldWait`](cairnfs_disk::error::Error::WouldWait), and is to be repeated in
     /// a thread that may. It may still wait for another operation on the same inode. Calls of an
     /// observed volume wait, because each is observed once.
     pub fn without_waiting<T>(&self, op: impl FnOnce() -> T) -> (T, Waits) {
@@ -38,11 +38,11 @@ mod tests {
     use std::collections::BTreeMap;
     use std::sync::Arc;
 
-    use crate::device::{Device, MemoryDevice};
-    use crate::error::{Error, Result};
-    use crate::format::ROOT_INO;
     use crate::fs::{FileSystem, MakeOptions, Options, make_device};
-    use crate::types::{Creds, KillPrivileges, RenameMode, SetAttr, XattrMode};
+    use cairnfs_disk::device::{Device, MemoryDevice};
+    use cairnfs_disk::error::{Error, Result};
+    use cairnfs_disk::format::ROOT_INO;
+    use cairnfs_disk::types::{Creds, KillPrivileges, RenameMode, SetAttr, XattrMode};
 
     const CREDS: Creds = Creds { uid: 0, gid: 0 };
     const FILES: u64 = 400;
@@ -75,7 +75,7 @@ mod tests {
 
     fn names(fs: &FileSystem) -> Names {
         let mut found = Names::new();
-        let each = &mut |entry: crate::types::EntryRef<'_>| {
+        let each = &mut |entry: cairnfs_disk::types::EntryRef<'_>| {
             found.insert(entry.name.to_vec(), entry.ino);
             true
         };
@@ -206,7 +206,7 @@ mod tests {
         let fs = cold();
         let calls = Rc::new(Cell::new(0));
         let counted = Rc::clone(&calls);
-        crate::device::waiting::announce(move || counted.set(counted.get() + 1));
+        cairnfs_disk::device::waiting::announce(move || counted.set(counted.get() + 1));
         let announced = |what: &str, op: &dyn Fn()| {
             let before = calls.get();
             op();

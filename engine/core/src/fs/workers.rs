@@ -6,12 +6,12 @@
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use crate::device::Page;
-use crate::error::{Error, Result};
 use crate::fs::{Engine, FileSystem};
 use crate::journal::signals::{LogWork, MergeWork, Signals};
-use crate::sync::Mutex;
-use crate::sync::thread::JoinHandle;
+use cairnfs_disk::device::Page;
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::sync::Mutex;
+use cairnfs_disk::sync::thread::JoinHandle;
 
 /// How often memory is divided at least.
 const PERIOD: Duration = Duration::from_secs(5);
@@ -24,7 +24,7 @@ pub(super) struct Workers {
 
 impl Workers {
     fn spawn(&self, name: &str, work: impl FnOnce() + Send + 'static) -> Result<()> {
-        let thread = crate::sync::thread::Builder::new()
+        let thread = cairnfs_disk::sync::thread::Builder::new()
             .name(name.into())
             .spawn(work)
             .map_err(|e| Error::Open {
@@ -40,7 +40,7 @@ impl Workers {
     /// # Errors
     /// A thread panicked.
     fn join(&self) -> Result<()> {
-        let this = crate::sync::thread::current().id();
+        let this = cairnfs_disk::sync::thread::current().id();
         let mut result = Ok(());
         for thread in std::mem::take(&mut *self.threads.lock()) {
             if thread.thread().id() != this && thread.join().is_err() {
@@ -239,10 +239,10 @@ fn work_merges(volume: &Weak<Engine>, signals: &Signals) {
 #[cfg(not(shuttle))]
 mod tests {
     use super::*;
-    use crate::device::MemoryDevice;
-    use crate::format::ROOT_INO;
     use crate::fs::{MakeOptions, Options, make_device};
-    use crate::types::Creds;
+    use cairnfs_disk::device::MemoryDevice;
+    use cairnfs_disk::format::ROOT_INO;
+    use cairnfs_disk::types::Creds;
 
     #[test]
     fn dropped_volume_does_not_wait_for_workers() {

@@ -9,10 +9,6 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::device::{Page, Supply, waiting};
-use crate::error::{Error, Result};
-use crate::fault::{InjectedFault, is_injected};
-use crate::format::{BLOCK_SIZE, MAX_FILE_SIZE, MAX_INLINE};
 use crate::fs::FileSystem;
 use crate::fs::attributes::kill_privileges;
 use crate::fs::extents::Extent;
@@ -22,8 +18,12 @@ use crate::fs::observe::Call;
 use crate::fs::room::{becomes_inline, most};
 use crate::inode::{Inode, InodeState};
 use crate::space::{Class, Delayed};
-use crate::sync::RwLockWriteGuard;
-use crate::types::{KillPrivileges, SetAttr, Time};
+use cairnfs_disk::device::{Page, Supply, waiting};
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::fault::{InjectedFault, is_injected};
+use cairnfs_disk::format::{BLOCK_SIZE, MAX_FILE_SIZE, MAX_INLINE};
+use cairnfs_disk::sync::RwLockWriteGuard;
+use cairnfs_disk::types::{KillPrivileges, SetAttr, Time};
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
 /// Bytes written under one hold of the state lock, so that a huge write needs no huge reservation.

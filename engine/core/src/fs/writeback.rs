@@ -14,11 +14,6 @@ use std::sync::Arc;
 
 use smallvec::{SmallVec, smallvec};
 
-use crate::device::{DataStamp, Page};
-use crate::error::{Error, Result};
-use crate::fault::{self, InjectedFault, is_injected};
-use crate::format::key::Kind;
-use crate::format::{BLOCK_SIZE, MAX_EXTENT_BLOCKS, MAX_INLINE, checksum};
 use crate::fs::FileSystem;
 use crate::fs::extents::{Extent, Extents};
 use crate::fs::locked::{attrs, attrs_mut};
@@ -27,8 +22,13 @@ use crate::fs::sizes::INODE_LEN;
 use crate::inode::pages::PageReservation;
 use crate::inode::{Inode, InodeState};
 use crate::space::{BlockRun, Class, Funding};
-use crate::sync::RwLockUpgradableReadGuard;
 use crate::txn::{Births, Commit, Need, Receipt, Reservation};
+use cairnfs_disk::device::{DataStamp, Page};
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::fault::{self, InjectedFault, is_injected};
+use cairnfs_disk::format::key::Kind;
+use cairnfs_disk::format::{BLOCK_SIZE, MAX_EXTENT_BLOCKS, MAX_INLINE, checksum};
+use cairnfs_disk::sync::RwLockUpgradableReadGuard;
 
 /// Most pages of a batch.
 const BATCH_PAGES: usize = MAX_EXTENT_BLOCKS as usize;

@@ -6,12 +6,12 @@
 
 use std::sync::Arc;
 
-use crate::error::Result;
-use crate::format::BLOCK_SIZE;
 use crate::inode::{Inode, InodeState};
-use crate::shard::Sharded;
-use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use cairnfs_disk::error::Result;
+use cairnfs_disk::format::BLOCK_SIZE;
+use cairnfs_disk::shard::Sharded;
+use cairnfs_disk::sync::Mutex;
+use cairnfs_disk::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
 /// Runs of up to this many blocks stay in the cache: they are likely to be read or changed again.
 const KEEP: usize = 16;

@@ -4,14 +4,6 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::acl::{ACCESS, Acl, DEFAULT};
-use crate::error::{Error, Result};
-use crate::format::key::Kind;
-use crate::format::received::RECEIVED;
-use crate::format::xattr::{XATTR_HEAD, XattrRef, encode_xattr, xattr_head};
-use crate::format::{
-    MAX_NAME, MAX_OWN_VALUE, MAX_VALUE, MAX_XATTR_NAMES, MAX_XATTR_VALUE, ROOT_INO,
-};
 use crate::fs::FileSystem;
 use crate::fs::flags::may_change;
 use crate::fs::locked::{attrs, attrs_mut, found_attrs};
@@ -20,8 +12,16 @@ use crate::fs::sizes::INODE_LEN;
 use crate::inode::attrs::Attrs;
 use crate::inode::{Inode, InodeState, KNOWN_ATTRIBUTES};
 use crate::txn::{Attribute, Changes, Commit, Need, Receipt, Reservation};
-use crate::types::{FileKind, KillPrivileges, XattrMode};
 use crate::values::{Value, Values};
+use cairnfs_disk::acl::{ACCESS, Acl, DEFAULT};
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::format::key::Kind;
+use cairnfs_disk::format::received::RECEIVED;
+use cairnfs_disk::format::xattr::{XATTR_HEAD, XattrRef, encode_xattr, xattr_head};
+use cairnfs_disk::format::{
+    MAX_NAME, MAX_OWN_VALUE, MAX_VALUE, MAX_XATTR_NAMES, MAX_XATTR_VALUE, ROOT_INO,
+};
+use cairnfs_disk::types::{FileKind, KillPrivileges, XattrMode};
 
 /// Hash and name of an attribute.
 type Name<'a> = (u64, &'a [u8]);
@@ -170,7 +170,8 @@ impl FileSystem {
     }
 
     /// Like [`FileSystem::getxattr`], for a loaded inode.
-    pub(crate) fn getxattr_of(&self, inode: &Inode, name: &[u8]) -> Result<Vec<u8>> {
+    #[doc(hidden)]
+    pub fn getxattr_of(&self, inode: &Inode, name: &[u8]) -> Result<Vec<u8>> {
         self.engine.lifecycle.check_open()?;
         check_seen(name)?;
         let hash = self.hash(name);
@@ -202,7 +203,8 @@ impl FileSystem {
     }
 
     /// Like [`FileSystem::setxattr`], for a loaded inode.
-    pub(crate) fn setxattr_of(
+    #[doc(hidden)]
+    pub fn setxattr_of(
         &self,
         inode: &Arc<Inode>,
         name: &[u8],
@@ -234,7 +236,8 @@ impl FileSystem {
     ///
     /// # Errors
     /// As [`FileSystem::setxattr`].
-    pub(crate) fn exchange_xattr(&self, ino: u64, name: &[u8], value: &[u8]) -> Result<()> {
+    #[doc(hidden)]
+    pub fn exchange_xattr(&self, ino: u64, name: &[u8], value: &[u8]) -> Result<()> {
         if name == ACCESS || value.len() > MAX_XATTR_VALUE {
             return self.setxattr(ino, name, value, XattrMode::Set);
         }
@@ -249,7 +252,8 @@ impl FileSystem {
     ///
     /// # Errors
     /// No space; no such inode; damage.
-    pub(crate) fn check_listed(&self, ino: u64) -> Result<()> {
+    #[doc(hidden)]
+    pub fn check_listed(&self, ino: u64) -> Result<()> {
         let inode = self.inode(ino)?;
         let mut state = inode.write();
         let received = (self.hash(RECEIVED), RECEIVED);
@@ -279,7 +283,8 @@ impl FileSystem {
     ///
     /// # Errors
     /// As [`FileSystem::open_root`].
-    pub(crate) fn received_by(&self, root: u32) -> Result<Option<Vec<u8>>> {
+    #[doc(hidden)]
+    pub fn received_by(&self, root: u32) -> Result<Option<Vec<u8>>> {
         self.engine.lifecycle.check_open()?;
         let items = self.core().open_root(root)?;
         let inode = items.inode(ROOT_INO)?;
@@ -292,7 +297,8 @@ impl FileSystem {
     ///
     /// # Errors
     /// As [`FileSystem::setxattr`].
-    pub(crate) fn set_received(&self, value: &[u8]) -> Result<()> {
+    #[doc(hidden)]
+    pub fn set_received(&self, value: &[u8]) -> Result<()> {
         let attribute = (RECEIVED, Some(value));
         self.change_xattr(&self.inode(ROOT_INO)?, attribute, XattrMode::Set, |_| {})
     }

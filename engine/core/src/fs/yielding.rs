@@ -2,11 +2,11 @@
 //! after another, in an order that the front end chooses. Without a choice, the states that publishes
 //! and restores have replaced are.
 
-use crate::error::{Error, Result};
 use crate::fs::FileSystem;
 use crate::refs;
-use crate::sync::Mutex;
-use crate::types::RootInfo;
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::sync::Mutex;
+use cairnfs_disk::types::RootInfo;
 
 /// Chooses, among all roots, the ids of those that give way, the first one first.
 type Choice = Box<dyn Fn(&[RootInfo]) -> Vec<u32> + Send + Sync>;

@@ -5,15 +5,15 @@
 //! each the cells of its own range; so a part visits the leaves at its ends also if it has no edit
 //! there.
 
-use crate::error::{Error, Result};
-use crate::format::key::Key;
-use crate::format::node::{CellValue, Node};
-use crate::format::pointer::RawPtr;
 use crate::index::bounds::Bounds;
 use crate::index::output::Output;
 use crate::index::read::{no_cell, root_level, sound};
 use crate::index::walk::{Source, Target, Walk};
 use crate::index::{Edits, Index, NodeSpace, Tree};
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::format::key::Key;
+use cairnfs_disk::format::node::{CellValue, Node};
+use cairnfs_disk::format::pointer::RawPtr;
 
 /// Implements [`Index::apply`].
 pub(super) fn run(

@@ -5,9 +5,9 @@
 //! its parent. The ranges of a node's children do not overlap and no node is empty, so a node whose
 //! keys are within its range has exactly one pointer in the tree: no walk visits it twice.
 
-use crate::error::{Error, Result};
-use crate::format::key::Key;
-use crate::format::node::Node;
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::format::key::Key;
+use cairnfs_disk::format::node::Node;
 
 /// A range of keys; by default unbounded, as for a root.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

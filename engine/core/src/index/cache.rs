@@ -12,13 +12,13 @@ use std::sync::Arc;
 use arc_swap::ArcSwapOption;
 use crossbeam_utils::CachePadded;
 
-use crate::clock::Clock;
-use crate::format::node::Node;
-use crate::format::pointer::RawPtr;
-use crate::format::{NODE_BLOCKS, NODE_SIZE};
 use crate::index::CacheCounters;
-use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use cairnfs_disk::clock::Clock;
+use cairnfs_disk::format::node::Node;
+use cairnfs_disk::format::pointer::RawPtr;
+use cairnfs_disk::format::{NODE_BLOCKS, NODE_SIZE};
+use cairnfs_disk::sync::Mutex;
+use cairnfs_disk::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 const SHARDS: usize = 16;
 /// Entries of the hot table.

@@ -6,17 +6,17 @@
 //! damaged ones. Bounded like a merge step: it ends at a leaf once enough nodes were allocated, and
 //! returns the key at which the next compaction continues.
 
-use crate::error::Result;
-use crate::format::NODE_SIZE;
-use crate::format::key::Key;
-use crate::format::node::{NODE_HEADER, Node};
-use crate::format::pointer::RawPtr;
 use crate::index::bounds::Bounds;
 use crate::index::output::Output;
 use crate::index::pack::FULL;
 use crate::index::read::{child, root_level, sound};
 use crate::index::walk::Target;
 use crate::index::{Index, NodeSpace, Tree};
+use cairnfs_disk::error::Result;
+use cairnfs_disk::format::NODE_SIZE;
+use cairnfs_disk::format::key::Key;
+use cairnfs_disk::format::node::{NODE_HEADER, Node};
+use cairnfs_disk::format::pointer::RawPtr;
 
 /// The result of a compaction.
 #[derive(Debug, Clone, Copy)]

@@ -19,13 +19,13 @@
 
 use std::cmp::Ordering;
 
-use crate::error::Result;
-use crate::format::key::{Key, Kind};
-use crate::format::node::{CellValue, RawOverflow};
-use crate::format::pointer::RawPtr;
 use crate::index::bounds::Bounds;
 use crate::index::read::{Step, child, no_cell, root_level};
 use crate::index::{Index, Tree};
+use cairnfs_disk::error::Result;
+use cairnfs_disk::format::key::{Key, Kind};
+use cairnfs_disk::format::node::{CellValue, RawOverflow};
+use cairnfs_disk::format::pointer::RawPtr;
 
 /// An item that two trees do not have in common; at least one of `old` and `new` is `Some`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -258,7 +258,7 @@ impl Index {
     /// The items in which two trees differ. The trees must not be changed or freed meanwhile.
     ///
     /// # Errors
-    /// [`Error::Corrupt`](crate::Error::Corrupt) if a tree is too high.
+    /// [`Error::Corrupt`](cairnfs_disk::Error::Corrupt) if a tree is too high.
     pub fn differences(&self, old: &Tree, new: &Tree) -> Result<Differences<'_>> {
         self.differences_within(old, new, Limits::default())
     }
@@ -320,7 +320,7 @@ impl<'a> Differences<'a> {
     /// The next item that differs, in ascending order of the keys.
     ///
     /// # Errors
-    /// [`Error::Corrupt`](crate::Error::Corrupt) (damage, or an outdated tree: see the module
+    /// [`Error::Corrupt`](cairnfs_disk::Error::Corrupt) (damage, or an outdated tree: see the module
     /// `index`), or a device error. The walk cannot be continued after an error.
     pub fn next_difference(&mut self) -> Result<Option<Difference>> {
         Ok(match self.advance(u64::MAX)? {

@@ -8,11 +8,6 @@
 
 use std::sync::Arc;
 
-use crate::error::Result;
-use crate::format::NODE_SIZE;
-use crate::format::key::Key;
-use crate::format::node::{Node, RawCell, RawOverflow};
-use crate::format::pointer::RawPtr;
 use crate::index::bounds::Bounds;
 use crate::index::cache::CachedNode;
 use crate::index::nodes::{Made, Nodes};
@@ -20,6 +15,11 @@ use crate::index::pack::{Origin, PackedCells, Packer};
 use crate::index::read::{child, no_cell};
 use crate::index::walk::Target;
 use crate::index::{Index, NodeSpace};
+use cairnfs_disk::error::Result;
+use cairnfs_disk::format::NODE_SIZE;
+use cairnfs_disk::format::key::Key;
+use cairnfs_disk::format::node::{Node, RawCell, RawOverflow};
+use cairnfs_disk::format::pointer::RawPtr;
 
 /// What becomes of an old leaf. Leaves that are made of several old ones are listed with the last of
 /// them.

@@ -1,6 +1,6 @@
 //! The index: a copy-on-write B+tree of checksummed nodes, and the node cache.
 //!
-//! Floor 2: uses the error type, the format and the device. A [`Tree`] is a plain value; this
+//! Uses the error type, the format and the device. A [`Tree`] is a plain value; this
 //! module does not track which tree is current. Any tree can be read; [`Index::apply`] makes a new
 //! tree from an old one and leaves the old one intact on the device.
 //!
@@ -8,10 +8,10 @@
 //! - Every node is checked against its parent's pointer (address, birth, checksum, level) when it
 //!   is read, and a cached node is used only if its birth and checksum match the pointer. So a
 //!   reader with an outdated tree, whose blocks are being reused, gets
-//!   [`Error::Corrupt`](crate::Error::Corrupt) or the old content, never the content of another
+//!   [`Error::Corrupt`](cairnfs_disk::Error::Corrupt) or the old content, never the content of another
 //!   node. The caller then retries with a newer tree if there is one. Only with the current tree
 //!   does such an error mean damage.
-//! - No walk is deeper than [`MAX_HEIGHT`](crate::format::node::MAX_HEIGHT): a child's level is
+//! - No walk is deeper than [`MAX_HEIGHT`](cairnfs_disk::format::node::MAX_HEIGHT): a child's level is
 //!   one less than its parent's.
 //! - No walk visits a node twice: the keys of a node ascend, which is checked when it is read, and
 //!   lie within the bounds given by its parents, which is checked on every descent (`bounds`).
@@ -30,8 +30,10 @@ mod pack;
 mod parts;
 mod read;
 mod readable;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 #[cfg(test)]
-pub(crate) mod tests;
+mod tests;
 mod walk;
 mod writer;
 
@@ -39,13 +41,13 @@ use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::device::Device;
-use crate::error::Result;
-use crate::format::NODE_SIZE;
-use crate::format::key::Key;
-use crate::format::node::cell_size;
-use crate::format::pointer::RawPtr;
 use crate::index::read::root_level;
+use cairnfs_disk::device::Device;
+use cairnfs_disk::error::Result;
+use cairnfs_disk::format::NODE_SIZE;
+use cairnfs_disk::format::key::Key;
+use cairnfs_disk::format::node::cell_size;
+use cairnfs_disk::format::pointer::RawPtr;
 
 pub use bounds::Bounds;
 use cache::NodeCache;
@@ -96,15 +98,15 @@ impl NodeCounts {
 
 /// The block allocator of [`Index::apply`].
 pub trait NodeSpace {
-    /// Allocates [`NODE_BLOCKS`](crate::format::NODE_BLOCKS) blocks, aligned to that number, and
+    /// Allocates [`NODE_BLOCKS`](cairnfs_disk::format::NODE_BLOCKS) blocks, aligned to that number, and
     /// returns the first one. Ascending results allow large writes.
     ///
     /// # Errors
-    /// [`Error::NoSpace`](crate::Error::NoSpace) and others; they abort the apply.
+    /// [`Error::NoSpace`](cairnfs_disk::Error::NoSpace) and others; they abort the apply.
     fn alloc(&self) -> Result<u64>;
 
     /// Called when the new tree does not refer to the
-    /// [`NODE_BLOCKS`](crate::format::NODE_BLOCKS) blocks from `block` (blocks of the old tree, or
+    /// [`NODE_BLOCKS`](cairnfs_disk::format::NODE_BLOCKS) blocks from `block` (blocks of the old tree, or
     /// rarely a node that the same apply allocated). The blocks must not be reused while the old
     /// tree is in use.
     fn retire(&self, block: u64);
@@ -218,9 +220,9 @@ impl Index {
     /// joined with). The memory used does not depend on the number of edits.
     ///
     /// # Errors
-    /// Those of `edits`, `space` and the device; [`Error::Corrupt`](crate::Error::Corrupt) if a value
-    /// must be put into a damaged node, unless that is cut out; [`Error::Invalid`](crate::Error::Invalid) for keys out of order or values
-    /// longer than [`MAX_VALUE`](crate::format::MAX_VALUE). After an error `tree` is still valid;
+    /// Those of `edits`, `space` and the device; [`Error::Corrupt`](cairnfs_disk::Error::Corrupt) if a value
+    /// must be put into a damaged node, unless that is cut out; [`Error::Invalid`](cairnfs_disk::Error::Invalid) for keys out of order or values
+    /// longer than [`MAX_VALUE`](cairnfs_disk::format::MAX_VALUE). After an error `tree` is still valid;
     /// the caller must free the allocated blocks.
     pub fn apply(
         &self,
@@ -237,7 +239,7 @@ impl Index {
     /// edits enough for many leaves: its last one is not filled with cells of the next part.
     ///
     /// # Errors
-    /// As [`Self::apply`]; [`Error::Invalid`](crate::Error::Invalid) also for an edit outside its
+    /// As [`Self::apply`]; [`Error::Invalid`](cairnfs_disk::Error::Invalid) also for an edit outside its
     /// part.
     pub fn apply_parts<E: Edits + Send>(
         &self,
@@ -253,7 +255,7 @@ impl Index {
     /// returns true at a leaf. The items do not change. Otherwise as [`Self::apply`].
     ///
     /// # Errors
-    /// Those of `space` and the device; [`Error::Corrupt`](crate::Error::Corrupt) if the tree is
+    /// Those of `space` and the device; [`Error::Corrupt`](cairnfs_disk::Error::Corrupt) if the tree is
     /// damaged.
     pub fn compact(
         &self,
@@ -269,7 +271,7 @@ impl Index {
     /// At least as many nodes as a tree has, as its root shows.
     ///
     /// # Errors
-    /// [`Error::Corrupt`](crate::Error::Corrupt) if the root is damaged; the device's failure.
+    /// [`Error::Corrupt`](cairnfs_disk::Error::Corrupt) if the root is damaged; the device's failure.
     pub fn most_nodes(&self, tree: &Tree) -> Result<u64> {
         const MOST_CHILDREN: u64 = (NODE_SIZE / cell_size(0, 0, size_of::<RawPtr>())) as u64;
         let Some(level) = root_level(tree)? else {

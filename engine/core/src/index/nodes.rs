@@ -5,18 +5,20 @@
 
 use zerocopy::IntoBytes;
 
-use crate::error::{Error, Result};
-use crate::format::key::Key;
-use crate::format::node::{MAX_CELL_VALUE, MAX_HEIGHT, Node, NodePlace, RawCell, RawOverflow};
-use crate::format::overflow::{UNIT_DATA, UNIT_SIZE, encode_unit, units_for};
-use crate::format::pointer::RawPtr;
-use crate::format::{MAX_VALUE, checksum};
 use crate::index::bounds::Bounds;
 use crate::index::cache::CachedNode;
 use crate::index::pack::{Origin, PackedCells};
 use crate::index::read::{no_cell, sound};
 use crate::index::writer::Writer;
 use crate::index::{Index, NodeCounts, NodeSpace};
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::format::key::Key;
+use cairnfs_disk::format::node::{
+    MAX_CELL_VALUE, MAX_HEIGHT, Node, NodePlace, RawCell, RawOverflow,
+};
+use cairnfs_disk::format::overflow::{UNIT_DATA, UNIT_SIZE, encode_unit, units_for};
+use cairnfs_disk::format::pointer::RawPtr;
+use cairnfs_disk::format::{MAX_VALUE, checksum};
 
 /// A node that was made.
 #[derive(Debug)]

@@ -10,11 +10,6 @@ use std::sync::Arc;
 
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::error::{Error, Result};
-use crate::format::NODE_SIZE;
-use crate::format::key::Key;
-use crate::format::node::{MAX_HEIGHT, Node, RawCell, RawOverflow};
-use crate::format::pointer::RawPtr;
 use crate::index::bounds::Bounds;
 use crate::index::cache::CachedNode;
 use crate::index::nodes::{Made, Nodes};
@@ -22,6 +17,11 @@ use crate::index::pack::{Origin, PackedCells, Packer};
 use crate::index::read::{child, no_cell};
 use crate::index::walk::Target;
 use crate::index::{Index, NodeSpace, Tree};
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::format::NODE_SIZE;
+use cairnfs_disk::format::key::Key;
+use cairnfs_disk::format::node::{MAX_HEIGHT, Node, RawCell, RawOverflow};
+use cairnfs_disk::format::pointer::RawPtr;
 
 /// A node of the old tree on the path to the current edit.
 #[derive(Default)]

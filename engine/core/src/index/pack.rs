@@ -8,12 +8,12 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::format::NODE_SIZE;
-use crate::format::key::{KEY_LEN, Key};
-use crate::format::node::{
+use cairnfs_disk::format::NODE_SIZE;
+use cairnfs_disk::format::key::{KEY_LEN, Key};
+use cairnfs_disk::format::node::{
     NODE_HEADER, NewCell, NodePlace, RawCell, cell_size, common_prefix, strip_zeros, write_node,
 };
-use crate::format::pointer::RawPtr;
+use cairnfs_disk::format::pointer::RawPtr;
 
 /// Bytes of waiting cells beyond which a full node is emitted at once. The rest, and the halves of
 /// a run that is split at a cut, then make nodes of at least about half the size.

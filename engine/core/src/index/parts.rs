@@ -13,9 +13,6 @@
 use std::cell::RefCell;
 use std::collections::VecDeque;
 
-use crate::error::{Error, Result};
-use crate::format::key::Key;
-use crate::format::pointer::RawPtr;
 use crate::index::apply::{Feed, plant};
 use crate::index::bounds::Bounds;
 use crate::index::leaves::{Leaves, Replaced};
@@ -23,7 +20,10 @@ use crate::index::output::Output;
 use crate::index::read::root_level;
 use crate::index::walk::{Source, Target, Walk};
 use crate::index::{Edits, Index, NodeCounts, NodeSpace, Part, Tree};
-use crate::sync::{Mutex, in_threads};
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::format::key::Key;
+use cairnfs_disk::format::pointer::RawPtr;
+use cairnfs_disk::sync::{Mutex, in_threads};
 
 /// Units that a part allocates together, so that its nodes are next to each other and large writes
 /// are possible. What it does not use is free again after the step.

@@ -7,16 +7,16 @@
 
 use std::sync::Arc;
 
-use crate::device::AlignedBuf;
-use crate::error::{Error, Result};
-use crate::format::key::Key;
-use crate::format::node::{CellValue, Expected, MAX_HEIGHT, Node, RawOverflow};
-use crate::format::overflow::{Chain, UNIT_SIZE};
-use crate::format::pointer::RawPtr;
-use crate::format::{BLOCK_SIZE, NODE_BLOCKS, NODE_SIZE};
 use crate::index::bounds::Bounds;
 use crate::index::cache::CachedNode;
 use crate::index::{Index, Tree};
+use cairnfs_disk::device::AlignedBuf;
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::format::key::Key;
+use cairnfs_disk::format::node::{CellValue, Expected, MAX_HEIGHT, Node, RawOverflow};
+use cairnfs_disk::format::overflow::{Chain, UNIT_SIZE};
+use cairnfs_disk::format::pointer::RawPtr;
+use cairnfs_disk::format::{BLOCK_SIZE, NODE_BLOCKS, NODE_SIZE};
 
 /// A node on the path from the root to a cell.
 pub(super) struct Step {

@@ -3,13 +3,13 @@
 //! Uses loading and bounds as every walk does. The range of keys of a node that cannot be read is
 //! known from its parents. A failed read of the device hides a node as damage does.
 
-use crate::error::{Error, Result};
-use crate::format::key::Key;
-use crate::format::node::CellValue;
-use crate::format::pointer::RawPtr;
 use crate::index::bounds::Bounds;
 use crate::index::read::{child, root_level};
 use crate::index::{Index, Tree};
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::format::key::Key;
+use cairnfs_disk::format::node::CellValue;
+use cairnfs_disk::format::pointer::RawPtr;
 
 /// What a scan finds.
 pub enum Found<'a> {

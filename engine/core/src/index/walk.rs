@@ -6,14 +6,14 @@
 
 use std::sync::Arc;
 
-use crate::error::{Error, Result};
-use crate::format::key::Key;
-use crate::format::node::Node;
-use crate::format::pointer::RawPtr;
 use crate::index::Index;
 use crate::index::bounds::Bounds;
 use crate::index::cache::CachedNode;
 use crate::index::read::{child, sound};
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::format::key::Key;
+use cairnfs_disk::format::node::Node;
+use cairnfs_disk::format::pointer::RawPtr;
 
 /// What a walk brings into a tree.
 pub(super) trait Source<T> {

@@ -9,10 +9,10 @@
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-use crate::device::{AlignedBuf, Device};
-use crate::error::{Error, Result};
-use crate::format::{BLOCK_SIZE, NODE_SIZE};
-use crate::sync::thread::{self, JoinHandle};
+use cairnfs_disk::device::{AlignedBuf, Device};
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::format::{BLOCK_SIZE, NODE_SIZE};
+use cairnfs_disk::sync::thread::{self, JoinHandle};
 
 /// Maximum size of a buffer in bytes.
 const BUFFER: usize = 1 << 20;

@@ -3,11 +3,13 @@
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U32, U64};
 
-use crate::error::{Error, Result};
-use crate::fault::{self, InjectedFault};
-use crate::format::item::{FIRST_DIR_INDEX, RawInode, S_IFDIR, S_IFMT, S_IFREG, decode_inode};
-use crate::format::{BLOCK_SIZE, MAX_INLINE};
-use crate::types::{Attr, FileKind, Flags, Time};
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::fault::{self, InjectedFault};
+use cairnfs_disk::format::item::{
+    FIRST_DIR_INDEX, RawInode, S_IFDIR, S_IFMT, S_IFREG, decode_inode,
+};
+use cairnfs_disk::format::{BLOCK_SIZE, MAX_INLINE};
+use cairnfs_disk::types::{Attr, FileKind, Flags, Time};
 
 /// Unit of `st_blocks`, in bytes.
 const UNIT: u64 = 512;

@@ -11,9 +11,9 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::format::key::Kind;
 use crate::journal::vector::LogVector;
-use crate::prefetch::prefetch;
+use cairnfs_disk::format::key::Kind;
+use cairnfs_disk::prefetch::prefetch;
 
 /// An item's newest value.
 #[derive(Clone)]
@@ -392,8 +392,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::format::key::Key;
     use crate::journal::vector::Change;
+    use cairnfs_disk::format::key::Key;
 
     fn slot(tag: u64) -> Slot {
         let key = Key::new(1, Kind::DirIndex, tag);

@@ -12,9 +12,9 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::device::{DataStamp, Stamps};
-use crate::hash::IntHash;
 use crate::journal::vector::LogVector;
+use cairnfs_disk::device::{DataStamp, Stamps};
+use cairnfs_disk::hash::IntHash;
 
 /// An entry to the inode that was added or removed.
 pub struct NameChange {

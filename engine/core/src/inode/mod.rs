@@ -1,6 +1,6 @@
 //! In-memory inodes: attributes, dirty sets, unwritten pages, and the table that finds them.
 //!
-//! Floor 3: uses journal vectors, format and types; does not know transactions. An inode owns its
+//! Uses journal vectors, format and types; does not know transactions. An inode owns its
 //! changes: all of its items that are not yet in the index are in its state, under one lock.
 
 pub mod attrs;

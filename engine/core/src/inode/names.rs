@@ -8,8 +8,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::hash::IntHash;
-use crate::sync::atomic::{AtomicI64, Ordering};
+use cairnfs_disk::hash::IntHash;
+use cairnfs_disk::sync::atomic::{AtomicI64, Ordering};
 
 /// Memory of all names of a volume, in bytes.
 pub type NameMemory = Arc<AtomicI64>;

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::device::Page;
+use cairnfs_disk::device::Page;
 
 /// Marks a reservation for an inline item; the other bits are bytes of index growth.
 const INLINE: u32 = 1 << 31;

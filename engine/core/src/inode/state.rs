@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::format::key::Kind;
 use crate::inode::attrs::Attrs;
 use crate::inode::dirty::{DirtySet, Sealed, Slot};
 use crate::inode::listings::{Ends, Listing};
@@ -12,9 +11,10 @@ use crate::inode::log_deps::LogDeps;
 use crate::inode::names::{NameMemory, Names};
 use crate::inode::pages::Pages;
 use crate::journal::vector::LogVector;
-use crate::prefetch::prefetch;
-use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use crate::sync::{
+use cairnfs_disk::format::key::Kind;
+use cairnfs_disk::prefetch::prefetch;
+use cairnfs_disk::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use cairnfs_disk::sync::{
     Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockUpgradableReadGuard, RwLockWriteGuard,
 };
 

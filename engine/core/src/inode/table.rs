@@ -8,7 +8,7 @@
 //!
 //! An inode with changes is in no queue; the thread that cleans it reports it to the table. So a
 //! table full of changed inodes is not searched repeatedly for inodes to evict. For this the order
-//! of eviction is a queue apart from the map and not a [`crate::clock`] table, whose hand would pass
+//! of eviction is a queue apart from the map and not a [`cairnfs_disk::clock`] table, whose hand would pass
 //! all inodes, evictable or not.
 
 use std::collections::hash_map::Entry;
@@ -17,11 +17,11 @@ use std::sync::Arc;
 
 use crossbeam_utils::CachePadded;
 
-use crate::hash::{IntHash, RUN_BITS, RunHash};
 use crate::inode::Inode;
-use crate::prefetch::prefetch;
-use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicUsize, Ordering};
+use cairnfs_disk::hash::{IntHash, RUN_BITS, RunHash};
+use cairnfs_disk::prefetch::prefetch;
+use cairnfs_disk::sync::Mutex;
+use cairnfs_disk::sync::atomic::{AtomicUsize, Ordering};
 
 const SHARDS: usize = 64;
 /// Queue entries examined for each inode that is added beyond the limit.
@@ -284,7 +284,7 @@ impl Shard {
 mod tests {
     use super::*;
     use crate::inode::attrs::Attrs;
-    use crate::types::Time;
+    use cairnfs_disk::types::Time;
 
     fn holds(table: &InodeTable, ino: u64) -> bool {
         table.shard(ino).unwrap().lock().inodes.contains_key(&ino)

@@ -6,10 +6,10 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use crate::format::key::Kind;
 use crate::journal::Journal;
 use crate::journal::vector::LogVector;
-use crate::mechanism::Mechanism;
+use cairnfs_disk::format::key::Kind;
+use cairnfs_disk::mechanism::Mechanism;
 
 impl Journal {
     /// The same journal with a mechanism ablated.

@@ -5,10 +5,10 @@
 
 use std::sync::Arc;
 
-use crate::device::AlignedBuf;
-use crate::format::BLOCK_SIZE;
-use crate::format::record::{HEADER_SIZE, MAX_RECORD_BLOCKS};
-use crate::sync::Mutex;
+use cairnfs_disk::device::AlignedBuf;
+use cairnfs_disk::format::BLOCK_SIZE;
+use cairnfs_disk::format::record::{HEADER_SIZE, MAX_RECORD_BLOCKS};
+use cairnfs_disk::sync::Mutex;
 
 /// Fewest buffers that are kept while the volume is busy: those of several pushes, and of an fsync.
 const SPARES: usize = 8;
@@ -139,7 +139,7 @@ impl Spares {
 #[cfg(not(shuttle))]
 mod tests {
     use super::*;
-    use crate::format::record::blocks_for;
+    use cairnfs_disk::format::record::blocks_for;
 
     #[test]
     fn buffer_grows_with_its_payload_to_the_largest_record() {

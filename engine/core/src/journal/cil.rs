@@ -11,12 +11,12 @@ use std::sync::Arc;
 use crossbeam_utils::CachePadded;
 use smallvec::SmallVec;
 
-use crate::device::DataStamp;
 use crate::journal::vector::LogVector;
-use crate::shard::{Pruned, Unsummed, thread_shard};
 use crate::space::BlockRun;
-use crate::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
-use crate::sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use cairnfs_disk::device::DataStamp;
+use cairnfs_disk::shard::{Pruned, Unsummed, thread_shard};
+use cairnfs_disk::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use cairnfs_disk::sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 const SHARDS: usize = if cfg!(shuttle) { 2 } else { 16 };
 

@@ -10,16 +10,16 @@
 
 use std::sync::Arc;
 
-use crate::device::Stamps;
-use crate::error::Result;
-use crate::format::record::FLAG_FSYNC;
 use crate::journal::cil::Context;
 use crate::journal::head::Head;
 use crate::journal::records::Records;
 use crate::journal::ring::CONTEXT_BASE;
 use crate::journal::vector::LogVector;
 use crate::journal::{Journal, LogSpaceReclaimer, Written};
-use crate::sync::atomic::Ordering;
+use cairnfs_disk::device::Stamps;
+use cairnfs_disk::error::Result;
+use cairnfs_disk::format::record::FLAG_FSYNC;
+use cairnfs_disk::sync::atomic::Ordering;
 
 /// Changes that are logged together.
 #[derive(Default)]

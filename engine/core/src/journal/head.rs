@@ -11,7 +11,7 @@ use crossbeam_utils::CachePadded;
 
 use crate::journal::position::LogPosition;
 use crate::space::BlockRun;
-use crate::sync::{Condvar, Mutex, MutexGuard};
+use cairnfs_disk::sync::{Condvar, Mutex, MutexGuard};
 
 /// The end of the log, and the state that is kept between writes.
 pub(super) struct Head {

@@ -1,6 +1,6 @@
 //! Delayed logging: changes gather in a context in memory; a push writes the context to the log.
 //!
-//! Floor 2: uses device, format, space's [`crate::space::BlockRun`] and errors. Contexts get their
+//! Uses device, format, space's [`crate::space::BlockRun`] and errors. Contexts get their
 //! places in the log in the order of their sequence numbers, under the head's lock, and count as
 //! written in that order; several threads may format and write some at once ([`head`]). Commits that
 //! insert changes take no lock of these. A context is valid once all its records are valid, so there
@@ -38,10 +38,6 @@ use std::sync::Arc;
 
 use crossbeam_utils::CachePadded;
 
-use crate::device::{Storage, waiting};
-use crate::error::{Error, Result};
-use crate::fault::{self, InjectedFault};
-use crate::format::superblock::Superblock;
 use crate::journal::bytes::Spares;
 use crate::journal::cil::{Cil, Filled};
 use crate::journal::head::{Closing, Turns};
@@ -50,11 +46,15 @@ use crate::journal::push::Closed;
 use crate::journal::ring::{CONTEXT_BASE, Ring};
 use crate::journal::signals::Signals;
 use crate::journal::vector::LogVector;
-use crate::mechanism::Mechanism;
-use crate::metrics::Latency;
 use crate::space::BlockRun;
-use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicU64, Ordering};
+use cairnfs_disk::device::{Storage, waiting};
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::fault::{self, InjectedFault};
+use cairnfs_disk::format::superblock::Superblock;
+use cairnfs_disk::mechanism::Mechanism;
+use cairnfs_disk::metrics::Latency;
+use cairnfs_disk::sync::Mutex;
+use cairnfs_disk::sync::atomic::{AtomicU64, Ordering};
 
 /// Smallest and largest soft limit of a context, in log bytes. A context of this size starts a
 /// background push; an fsync that arrives during pushes waits for them.
@@ -261,7 +261,7 @@ impl Journal {
     /// full. The caller holds no lock.
     ///
     /// # Errors
-    /// The volume has failed; [`Error::HostFull`](crate::error::Error::HostFull);
+    /// The volume has failed; [`Error::HostFull`](cairnfs_disk::error::Error::HostFull);
     /// [`Error::NoSpace`] if merges find no free blocks.
     pub fn reserve(&self, bytes: i64, reclaimer: &dyn LogSpaceReclaimer) -> Result<()> {
         loop {

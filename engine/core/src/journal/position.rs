@@ -1,6 +1,6 @@
 //! Positions in the log, shared by writing and reading it.
 
-use crate::format::record::RecordHeader;
+use cairnfs_disk::format::record::RecordHeader;
 
 /// Log blocks after which a push flushes, which bounds the part of the log that recovery must
 /// search.

@@ -10,12 +10,6 @@ use std::sync::Arc;
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U32, U64};
 
-use crate::device::{AlignedBuf, Piece, Pieces};
-use crate::error::{Error, Result};
-use crate::fault::{self, InjectedFault, is_injected};
-use crate::format::geometry::LOG_START;
-use crate::format::record::{FLAG_LAST, FLAG_MOUNT, FLAG_ROOTS, RecordHeader};
-use crate::format::{BLOCK_SIZE, checksum};
 use crate::journal::cil::{Context, Drained};
 use crate::journal::head::{Head, Turn};
 use crate::journal::position::FLUSH_EVERY;
@@ -24,7 +18,13 @@ use crate::journal::ring::CONTEXT_BASE;
 use crate::journal::vector::LogVector;
 use crate::journal::{Journal, Written};
 use crate::space::BlockRun;
-use crate::sync::atomic::Ordering;
+use cairnfs_disk::device::{AlignedBuf, Piece, Pieces};
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::fault::{self, InjectedFault, is_injected};
+use cairnfs_disk::format::geometry::LOG_START;
+use cairnfs_disk::format::record::{FLAG_LAST, FLAG_MOUNT, FLAG_ROOTS, RecordHeader};
+use cairnfs_disk::format::{BLOCK_SIZE, checksum};
+use cairnfs_disk::sync::atomic::Ordering;
 
 /// What a context leaves to the head.
 #[derive(Default)]

@@ -6,12 +6,12 @@
 
 use std::sync::Arc;
 
-use crate::error::{Error, Result};
-use crate::format::checksum;
-use crate::format::record::{FLAG_FSYNC, FLAG_LAST, blocks_for};
 use crate::journal::bytes::{RecordBytes, Spares};
 use crate::journal::vector::{LogVector, Logged};
-use crate::prefetch::prefetch;
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::format::checksum;
+use cairnfs_disk::format::record::{FLAG_FSYNC, FLAG_LAST, blocks_for};
+use cairnfs_disk::prefetch::prefetch;
 
 /// Vectors that are prefetched together.
 const FETCHED: usize = 32;

@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use crossbeam_utils::CachePadded;
 
-use crate::format::BLOCK_SIZE;
-use crate::sync::atomic::{AtomicI64, AtomicU64, Ordering};
-use crate::sync::{Condvar, Mutex};
+use cairnfs_disk::format::BLOCK_SIZE;
+use cairnfs_disk::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use cairnfs_disk::sync::{Condvar, Mutex};
 
 /// Log bytes that a context takes besides its entries: header and rounding of its last record.
 pub const CONTEXT_BASE: i64 = 2 * BLOCK_SIZE as i64;

@@ -5,8 +5,8 @@
 
 use std::time::{Duration, Instant};
 
-use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use crate::sync::{Condvar, Mutex};
+use cairnfs_disk::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use cairnfs_disk::sync::{Condvar, Mutex};
 
 #[derive(Default)]
 struct Requests {

@@ -7,14 +7,14 @@
 
 use std::sync::Arc;
 
-use crate::format::NODE_SIZE;
-use crate::format::key::Key;
-use crate::format::overflow::UNIT_DATA;
-use crate::format::record::{Entry, entry_size, put_entry};
-use crate::format::xattr::{MAX_WITH_USES, is_apart};
-use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicU8, Ordering};
 use crate::values::Value;
+use cairnfs_disk::format::NODE_SIZE;
+use cairnfs_disk::format::key::Key;
+use cairnfs_disk::format::overflow::UNIT_DATA;
+use cairnfs_disk::format::record::{Entry, entry_size, put_entry};
+use cairnfs_disk::format::xattr::{MAX_WITH_USES, is_apart};
+use cairnfs_disk::sync::Mutex;
+use cairnfs_disk::sync::atomic::{AtomicU8, Ordering};
 
 /// A change of an item.
 #[derive(Clone, Copy)]
@@ -450,7 +450,7 @@ fn fill<B: Buffer + ?Sized>(buffer: &mut B, change: &Change<'_>) -> (State, u32)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::record::entries;
+    use cairnfs_disk::format::record::entries;
 
     #[test]
     fn unshared_vector_is_reused_by_later_context() {

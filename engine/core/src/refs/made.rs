@@ -5,9 +5,9 @@
 //! that gets another name is the user's. Pure: the caller passes the roots and the time.
 
 use super::time::stamp;
-use crate::error::{Error, Result};
-use crate::format::root::{MAX_ROOT_NAME, refused_root_name};
-use crate::types::{RootInfo, Time};
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::format::root::{MAX_ROOT_NAME, refused_root_name};
+use cairnfs_disk::types::{RootInfo, Time};
 
 /// What stands between the name of a branch and the time in the name of a replaced state.
 pub(super) const UNDO: &str = ".undo-";

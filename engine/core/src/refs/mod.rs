@@ -1,6 +1,6 @@
 //! References to roots, as users write them: a name, `BRANCH@SNAPSHOT`, or `BRANCH@TIME`.
 //!
-//! Floor 2: uses the list of roots, errors, and the names of the format. Pure: the caller passes
+//! Uses the list of roots, errors, and the names of the format. Pure: the caller passes
 //! the roots and the current time. No name has `@` in it, and none begins with `-`, so a reference
 //! has one meaning.
 //!
@@ -21,8 +21,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::tz::TimeZone;
 
 use self::made::UNDO;
-use crate::error::{Error, Result};
-use crate::types::{RootInfo, Time};
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::types::{RootInfo, Time};
 
 /// Names that a message lists at most.
 const MOST_LISTED: usize = 12;

@@ -288,7 +288,7 @@ fn made_names_are_names_of_roots() {
         (auto_name(&long, at(12, 0)), ".auto-"),
     ];
     for (name, mark) in names {
-        assert!(crate::format::root::is_root_name(&name), "{name}");
+        assert!(cairnfs_disk::format::root::is_root_name(&name), "{name}");
         assert!(name.contains(mark));
         assert!(check_given(&name).is_err());
     }

@@ -8,8 +8,8 @@ use jiff::civil::{Date, DateTime};
 use jiff::tz::TimeZone;
 use jiff::{Timestamp, ToSpan};
 
-use crate::error::{Error, Result};
-use crate::types::Time;
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::types::Time;
 
 /// A local time could mean another state than the caller has in mind.
 const UNKNOWN_ZONE: &str = "the time zone is not known here: set TZ to one such as Europe/Berlin, or \

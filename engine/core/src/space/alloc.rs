@@ -12,11 +12,11 @@ use std::cell::Cell;
 use super::bitmap::{BITS, Kind};
 use super::group::{Group, Maps};
 use super::{BlockRun, Class, Funding, SLOTS, Space, block_of, parts};
-use crate::error::{Error, Result};
-use crate::format::NODE_BLOCKS;
-use crate::format::geometry::GROUP_BLOCKS;
-use crate::sync::atomic::Ordering;
-use crate::sync::thread_local;
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::format::NODE_BLOCKS;
+use cairnfs_disk::format::geometry::GROUP_BLOCKS;
+use cairnfs_disk::sync::atomic::Ordering;
+use cairnfs_disk::sync::thread_local;
 
 /// Number of groups that are searched for a run of the requested length before a shorter run is
 /// accepted; and number of those that are looked at for it, most of whose longest run is known.
@@ -189,7 +189,7 @@ impl Space {
 
     /// This thread's slot. Slots are numbered by first use, so that a single thread always
     /// allocates in the same order.
-    fn slot(&self) -> &crate::sync::atomic::AtomicUsize {
+    fn slot(&self) -> &cairnfs_disk::sync::atomic::AtomicUsize {
         let (id, mut slot) = SLOT.with(Cell::get);
         if id != self.id {
             slot = self.next_slot.fetch_add(1, Ordering::Relaxed) % SLOTS;
@@ -406,7 +406,7 @@ impl Space {
     /// updated atomically together. If that search fails as well, the counts are wrong.
     fn search_again(&self, before: (u64, u64), sure: bool) -> Result<bool> {
         if self.budget.moves() != before {
-            crate::sync::thread::yield_now();
+            cairnfs_disk::sync::thread::yield_now();
             return Ok(false);
         }
         if !sure {

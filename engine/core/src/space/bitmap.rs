@@ -1,12 +1,12 @@
 //! The bitmap of one allocation group, and the searches in it.
 //!
-//! Uses only [`crate::format`]. A set bit is a block in use. On disk, block `i` of the group is
+//! Uses only [`cairnfs_disk::format`]. A set bit is a block in use. On disk, block `i` of the group is
 //! bit `i % 8` of byte `i / 8`; in memory the same bits are in words of 64 blocks (256 KiB).
 //! A unit is 4 aligned blocks, so no unit crosses a word. Searches work on words; bits behind the
 //! last one count as in use.
 
-use crate::format::BLOCK_SIZE;
-use crate::format::geometry::GROUP_BLOCKS;
+use cairnfs_disk::format::BLOCK_SIZE;
+use cairnfs_disk::format::geometry::GROUP_BLOCKS;
 
 /// Blocks per word.
 pub(super) const WORD_BLOCKS: u32 = 64;

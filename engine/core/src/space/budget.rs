@@ -19,8 +19,8 @@
 use crossbeam_utils::CachePadded;
 
 use super::Class;
-use crate::format::NODE_BLOCKS;
-use crate::sync::atomic::{AtomicU64, Ordering};
+use cairnfs_disk::format::NODE_BLOCKS;
+use cairnfs_disk::sync::atomic::{AtomicU64, Ordering};
 
 /// Which resource was short when a reservation failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -9,9 +9,9 @@
 //! The lock is a leaf: no other lock is taken under it.
 
 use super::{Class, Space};
-use crate::error::Result;
-use crate::format::NODE_SIZE;
-use crate::sync::Mutex;
+use cairnfs_disk::error::Result;
+use cairnfs_disk::format::NODE_SIZE;
+use cairnfs_disk::sync::Mutex;
 
 /// Index units for `bytes` of new items in the worst case: half-full leaves, and their parents.
 pub fn growth_units(bytes: i64) -> u64 {

@@ -6,13 +6,13 @@
 //! lower bound.
 
 use super::bitmap::{BITS, Bitmap};
-use crate::device::Device;
-use crate::error::{Error, Result};
-use crate::format::geometry::{GROUP_BLOCKS, Geometry};
-use crate::format::group::GroupEntry;
-use crate::format::{BLOCK_SIZE, NODE_BLOCKS, checksum};
-use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use cairnfs_disk::device::Device;
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::format::geometry::{GROUP_BLOCKS, Geometry};
+use cairnfs_disk::format::group::GroupEntry;
+use cairnfs_disk::format::{BLOCK_SIZE, NODE_BLOCKS, checksum};
+use cairnfs_disk::sync::Mutex;
+use cairnfs_disk::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// The bitmaps of a group.
 pub(super) struct Maps {
@@ -150,7 +150,7 @@ pub(super) fn read_bitmap(
     entry: GroupEntry,
 ) -> Result<Bitmap> {
     let at = geometry.bitmap_block(group, entry.copy);
-    let mut block = crate::device::AlignedBuf::zeroed(BLOCK_SIZE);
+    let mut block = cairnfs_disk::device::AlignedBuf::zeroed(BLOCK_SIZE);
     device.read(at * BLOCK_SIZE as u64, &mut block)?;
     let crc = checksum::crc(&block);
     if crc != entry.crc.get() {

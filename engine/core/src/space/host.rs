@@ -9,10 +9,10 @@
 use std::time::{Duration, Instant};
 
 use super::budget::Budget;
-use crate::device::Device;
-use crate::error::Error;
-use crate::format::{BLOCK_SIZE, NODE_BLOCKS};
-use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use cairnfs_disk::device::Device;
+use cairnfs_disk::error::Error;
+use cairnfs_disk::format::{BLOCK_SIZE, NODE_BLOCKS};
+use cairnfs_disk::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// How long a reported value is cached.
 const CACHE_TIME: Duration = Duration::from_millis(500);
@@ -118,10 +118,10 @@ fn reserved(budget: &Budget) -> u64 {
 #[cfg(not(shuttle))]
 mod tests {
     use super::*;
-    use crate::device::MemoryDevice;
-    use crate::error::Result;
     use crate::space::Class;
     use crate::space::budget::Floors;
+    use cairnfs_disk::device::MemoryDevice;
+    use cairnfs_disk::error::Result;
 
     /// A device with a limited amount of free space on its host.
     struct Narrow(MemoryDevice, AtomicU64);

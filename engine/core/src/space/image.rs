@@ -10,10 +10,10 @@ use std::collections::BTreeSet;
 use super::group::Bounds;
 use super::table::{self, BitmapWriter};
 use super::{BlockRun, Space, TableState, block_of, parts};
-use crate::error::{Error, Result};
-use crate::fault::{InjectedFault, is_injected};
-use crate::format::group::GroupEntry;
-use crate::sync::atomic::Ordering;
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::fault::{InjectedFault, is_injected};
+use cairnfs_disk::format::group::GroupEntry;
+use cairnfs_disk::sync::atomic::Ordering;
 
 /// The state of the table on disk.
 pub(super) struct Image {

@@ -3,9 +3,9 @@
 //! Each returns whether the fault was injected; without the feature `fault-injection` that is a
 //! constant `false`.
 
-use crate::fault::{InjectedFault, is_injected};
-use crate::format::NODE_BLOCKS;
 use crate::space::{BlockRun, Space};
+use cairnfs_disk::fault::{InjectedFault, is_injected};
+use cairnfs_disk::format::NODE_BLOCKS;
 
 impl Space {
     /// Makes freed data blocks allocatable before a merge has freed them in the index.

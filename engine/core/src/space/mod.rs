@@ -1,6 +1,6 @@
 //! Allocation groups: free space in memory and on disk.
 //!
-//! Floor 2: uses error, format and device. Each group has two bitmaps. **live** is the bitmap that
+//! Uses error, format and device. Each group has two bitmaps. **live** is the bitmap that
 //! allocation uses: all blocks that the live file system refers to, and freed blocks that must not
 //! be reused yet. **image** has the blocks that the index on disk refers to as of the next
 //! superblock; it is a subset of live. A bitmap is read on first use, so opening reads the group
@@ -33,14 +33,14 @@ use std::sync::Arc;
 
 use crossbeam_utils::CachePadded;
 
-use crate::device::Device;
-use crate::error::{Error, Result};
-use crate::format::geometry::{GROUP_BLOCKS, Geometry};
-use crate::format::group::GroupEntry;
-use crate::format::{BLOCK_SIZE, NODE_BLOCKS};
-use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use crate::sync::{MappedMutexGuard, Mutex, MutexGuard};
 use budget::{Budget, Floors, Short};
+use cairnfs_disk::device::Device;
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::format::geometry::{GROUP_BLOCKS, Geometry};
+use cairnfs_disk::format::group::GroupEntry;
+use cairnfs_disk::format::{BLOCK_SIZE, NODE_BLOCKS};
+use cairnfs_disk::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use cairnfs_disk::sync::{MappedMutexGuard, Mutex, MutexGuard};
 use delayed::DelayedGrowth;
 use group::{Bounds, Group, Maps};
 use host::Host;

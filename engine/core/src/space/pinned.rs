@@ -19,12 +19,12 @@ use super::bitmap::{BITS, Bitmap, WORD_BLOCKS};
 use super::group::{Maps, PinnedMaps};
 use super::release::Part;
 use super::{BlockRun, Space, block_of, table};
-use crate::error::{Error, Result};
-use crate::fault::{InjectedFault, is_injected};
-use crate::format::BLOCK_SIZE;
-use crate::format::group::GroupEntry;
-use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::sync::{Condvar, Mutex};
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::fault::{InjectedFault, is_injected};
+use cairnfs_disk::format::BLOCK_SIZE;
+use cairnfs_disk::format::group::GroupEntry;
+use cairnfs_disk::sync::atomic::{AtomicBool, Ordering};
+use cairnfs_disk::sync::{Condvar, Mutex};
 
 /// A pinned image.
 struct Pin {

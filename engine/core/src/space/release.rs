@@ -7,8 +7,8 @@
 
 use super::bitmap::{WORD_BLOCKS, words};
 use super::{BlockRun, Class, Space, block_of, parts};
-use crate::error::{Error, Result};
-use crate::format::BLOCK_SIZE;
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::format::BLOCK_SIZE;
 
 /// A bitmap word, and the bits in it to be cleared.
 #[derive(Clone, Copy)]

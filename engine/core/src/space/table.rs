@@ -9,11 +9,11 @@ use zerocopy::{FromBytes, IntoBytes};
 use super::bitmap::Bitmap;
 use super::group::Bounds;
 use super::{BlockRun, Space, parts};
-use crate::device::{AlignedBuf, Device};
-use crate::error::{Error, Result};
-use crate::format::geometry::{GROUP_ENTRY_SIZE, Geometry};
-use crate::format::group::GroupEntry;
-use crate::format::{BLOCK_SIZE, checksum};
+use cairnfs_disk::device::{AlignedBuf, Device};
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::format::geometry::{GROUP_ENTRY_SIZE, Geometry};
+use cairnfs_disk::format::group::GroupEntry;
+use cairnfs_disk::format::{BLOCK_SIZE, checksum};
 
 /// The state of the free space that the superblock records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -181,7 +181,7 @@ impl Space {
         let mut table = Vec::with_capacity(geometry.groups() as usize);
         for group in 0..geometry.groups() {
             let bounds = Bounds::of(geometry, group);
-            let whole = u64::from(bounds.blocks()) == crate::format::geometry::GROUP_BLOCKS;
+            let whole = u64::from(bounds.blocks()) == cairnfs_disk::format::geometry::GROUP_BLOCKS;
             let touched = used.peek().is_some_and(|(g, ..)| *g as u64 == group);
             if fresh && whole && !touched {
                 table.push(zero_entry);

@@ -8,11 +8,11 @@
 use super::bitmap::WORD_BLOCKS;
 use super::release::Part;
 use super::{BlockRun, Class, Space, block_of};
-use crate::error::Result;
-use crate::format::BLOCK_SIZE;
-use crate::format::geometry::GROUP_BLOCKS;
-use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::{Mutex, MutexGuard};
+use cairnfs_disk::error::Result;
+use cairnfs_disk::format::BLOCK_SIZE;
+use cairnfs_disk::format::geometry::GROUP_BLOCKS;
+use cairnfs_disk::sync::atomic::{AtomicU64, Ordering};
+use cairnfs_disk::sync::{Mutex, MutexGuard};
 
 /// Bitmap words that are trimmed in one step (4 MiB).
 const TOGETHER: usize = 16;

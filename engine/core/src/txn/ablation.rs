@@ -1,17 +1,17 @@
-//! What an fsync does only because a mechanism is ablated ([`crate::mechanism`]).
+//! What an fsync does only because a mechanism is ablated ([`cairnfs_disk::mechanism`]).
 //!
 //! Nothing here changes what becomes durable.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
-use crate::error::Result;
-use crate::format::key::{Key, Kind};
 use crate::inode::{Inode, InodeState};
-use crate::mechanism::Mechanism;
-use crate::sync::Mutex;
 use crate::txn::reserve::Need;
 use crate::txn::{Core, ItemStore};
+use cairnfs_disk::error::Result;
+use cairnfs_disk::format::key::{Key, Kind};
+use cairnfs_disk::mechanism::Mechanism;
+use cairnfs_disk::sync::Mutex;
 
 /// Most items that an fsync writes again, so that a reservation for them is possible.
 const MOST: usize = 1024;

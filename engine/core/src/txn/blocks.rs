@@ -5,8 +5,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::format::geometry::GROUP_BLOCKS;
 use crate::space::BlockRun;
+use cairnfs_disk::format::geometry::GROUP_BLOCKS;
 
 const WORDS: usize = (GROUP_BLOCKS / 64) as usize;
 

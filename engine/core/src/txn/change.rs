@@ -7,20 +7,20 @@
 use std::mem::offset_of;
 use std::sync::Arc;
 
-use crate::error::Result;
-use crate::fault::{InjectedFault, is_injected};
-use crate::format::MAX_INLINE;
-use crate::format::item::{RawExtent, RawInode};
-use crate::format::key::{Key, Kind};
 use crate::inode::attrs::Attrs;
 use crate::inode::dirty::Slot;
 use crate::inode::log_deps::LogDeps;
 use crate::inode::{Inode, InodeState};
 use crate::journal::vector::{Change, ITEM, LogVector, Size};
-use crate::mechanism::Mechanism;
-use crate::sync::MutexGuard;
 use crate::txn::{Commit, CommitCounts, Core};
 use crate::values::Value;
+use cairnfs_disk::error::Result;
+use cairnfs_disk::fault::{InjectedFault, is_injected};
+use cairnfs_disk::format::MAX_INLINE;
+use cairnfs_disk::format::item::{RawExtent, RawInode};
+use cairnfs_disk::format::key::{Key, Kind};
+use cairnfs_disk::mechanism::Mechanism;
+use cairnfs_disk::sync::MutexGuard;
 
 /// Approximate bytes of memory of an inode, besides its items.
 const INODE_MEMORY: i64 = size_of::<Inode>() as i64 + 64;

@@ -9,11 +9,6 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::device::waiting::Insist;
-use crate::device::{DataStamp, Guard};
-use crate::error::{Error, Result};
-use crate::fault::{self, InjectedFault, is_injected};
-use crate::format::key::Kind;
 use crate::inode::{Inode, InodeState};
 use crate::journal::cil::{Context, Filled, Hold};
 use crate::journal::vector::LogVector;
@@ -23,6 +18,11 @@ use crate::txn::copies::Used;
 use crate::txn::reservations::Done;
 use crate::txn::reserve::Reservation;
 use crate::txn::{Core, ItemStore};
+use cairnfs_disk::device::waiting::Insist;
+use cairnfs_disk::device::{DataStamp, Guard};
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::fault::{self, InjectedFault, is_injected};
+use cairnfs_disk::format::key::Kind;
 
 /// Whether a tree whose parent has this boundary inherits what was born in this context.
 pub(super) fn is_inherited(birth: u64, boundary: u64) -> bool {
@@ -123,7 +123,7 @@ impl Core {
             deleted: 0,
             delayed: None,
             unfinished: None,
-            _insist: Insist::new(),
+            _insist: Insist::begin(),
         })
     }
 }

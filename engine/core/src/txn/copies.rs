@@ -13,13 +13,13 @@
 
 use std::collections::HashMap;
 
-use crate::error::Result;
-use crate::fault::{InjectedFault, is_injected};
-use crate::hash::IntHash;
 use crate::index::NodeCounts;
 use crate::space::{Class, Space};
-use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicU64, Ordering};
+use cairnfs_disk::error::Result;
+use cairnfs_disk::fault::{InjectedFault, is_injected};
+use cairnfs_disk::hash::IntHash;
+use cairnfs_disk::sync::Mutex;
+use cairnfs_disk::sync::atomic::{AtomicU64, Ordering};
 
 /// Reserves up to `units` units of this class. Returns how many.
 ///

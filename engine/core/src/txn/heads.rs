@@ -12,14 +12,14 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-use crate::error::{Error, Result};
-use crate::format::root::RootState;
-use crate::hash::IntHash;
-use crate::sync::Mutex;
 use crate::txn::items::{DirtyInodes, ItemStore, OpenedRoot, SharedByTrees, in_order};
 use crate::txn::roots::Roots;
 use crate::txn::{Core, Limits};
 use crate::values::TreeNumber;
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::format::root::RootState;
+use cairnfs_disk::hash::IntHash;
+use cairnfs_disk::sync::Mutex;
 
 /// Most roots that are open at one time.
 const MAX_OPEN_ROOTS: usize = 1000;

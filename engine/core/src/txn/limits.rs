@@ -1,10 +1,10 @@
 //! How the memory budget of a volume is divided among its parts, and how much pushes and merges do
 //! at once.
 
-use crate::format::BLOCK_SIZE;
-use crate::format::record::MAX_RECORD_BLOCKS;
 use crate::journal::PushLimits;
-use crate::sync::processors;
+use cairnfs_disk::format::BLOCK_SIZE;
+use cairnfs_disk::format::record::MAX_RECORD_BLOCKS;
+use cairnfs_disk::sync::processors;
 
 /// What a clean inode counts as, in bytes.
 const INODE: usize = 512;

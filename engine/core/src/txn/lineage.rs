@@ -6,16 +6,16 @@
 
 use zerocopy::little_endian::U64;
 
-use crate::error::{Error, Result};
-use crate::fault::{self, InjectedFault};
-use crate::format::ROOT_INO;
-use crate::format::root::{MAIN_NAME, RawRoot, Root, RootState};
 use crate::inode::attrs::Attrs;
 use crate::journal::ring::CONTEXT_BASE;
 use crate::space::Class;
 use crate::txn::merge::ClosedWithRoots;
 use crate::txn::roots::{ROOTS_LOG, RootItems, Roots};
 use crate::txn::{Core, Need, RootPin};
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::fault::{self, InjectedFault};
+use cairnfs_disk::format::ROOT_INO;
+use cairnfs_disk::format::root::{MAIN_NAME, RawRoot, Root, RootState};
 
 /// From this number of changed inodes on, what a change of roots leaves to the next merge is merged
 /// in the background. Less costs the next change of roots little time, and at most one flush.

@@ -1,4 +1,4 @@
-//! Writing the durable mark ([`crate::format::mark`]), which states how far the log is durable.
+//! Writing the durable mark ([`cairnfs_disk::format::mark`]), which states how far the log is durable.
 //!
 //! The records of a sync say what was durable before them, and nothing says that the flush behind
 //! them succeeded until something later is written. If nothing is, the mark says it: after the worker's
@@ -6,14 +6,14 @@
 //! durable further than the last one says, so an idle volume is not written to, and an fsync has
 //! no part in it. It takes no space in the log, so a full log changes nothing.
 
-use crate::device::Device;
-use crate::error::Result;
-use crate::fault::{self, InjectedFault};
-use crate::format::BLOCK_SIZE;
-use crate::format::geometry::MARK_BLOCK;
-use crate::format::mark::RawMark;
-use crate::sync::Mutex;
 use crate::txn::Core;
+use cairnfs_disk::device::Device;
+use cairnfs_disk::error::Result;
+use cairnfs_disk::fault::{self, InjectedFault};
+use cairnfs_disk::format::BLOCK_SIZE;
+use cairnfs_disk::format::geometry::MARK_BLOCK;
+use cairnfs_disk::format::mark::RawMark;
+use cairnfs_disk::sync::Mutex;
 
 /// What the durable mark of an open volume says.
 pub(super) struct DurableMark {

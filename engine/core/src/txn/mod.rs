@@ -1,6 +1,6 @@
 //! Transactions over the volume's state: reservation, commit, lookup of items, merge, recovery.
 //!
-//! Floor 4: connects journal, index, space, data and inodes. It knows items, but not what files
+//! Connects journal, index, space, data and inodes. It knows items, but not what files
 //! are. docs/internals/memory.md has the order of all locks. No thread waits for log space, memory,
 //! a push or a merge while it holds an inode state or the context.
 //!
@@ -64,22 +64,22 @@ pub use superblocks::Superblocks;
 use self::ablation::LoggedWhole;
 use self::mark::DurableMark;
 use crate::data::DataStore;
-use crate::device::Storage;
-use crate::error::Result;
-use crate::format::checksum::name_hash;
-use crate::format::geometry::Geometry;
-use crate::format::record::Entry;
 use crate::index::Index;
 use crate::journal::Journal;
 use crate::journal::recover::{LostLog, read_lost};
 use crate::journal::signals::Signals;
-use crate::mechanism::Mechanism;
 use crate::source::Source;
 use crate::space::Space;
 use crate::txn::checkpoint::Checkpoints;
 use crate::txn::heads::Heads;
-use crate::types::{LostFront, Time};
 use crate::values::Values;
+use cairnfs_disk::device::Storage;
+use cairnfs_disk::error::Result;
+use cairnfs_disk::format::checksum::name_hash;
+use cairnfs_disk::format::geometry::Geometry;
+use cairnfs_disk::format::record::Entry;
+use cairnfs_disk::mechanism::Mechanism;
+use cairnfs_disk::types::{LostFront, Time};
 
 /// An open volume below the level of files: first the services that all parts share, then the
 /// owners of its state.
@@ -258,7 +258,7 @@ impl Core {
     ///
     /// # Errors
     /// The device's failure, or damage found in the index: both stop the volume.
-    /// [`Error::HostFull`](crate::Error::HostFull) while writes are held, before anything was done.
+    /// [`Error::HostFull`](cairnfs_disk::Error::HostFull) while writes are held, before anything was done.
     pub fn merge(&self) -> Result<()> {
         self.merger.merge(self)
     }

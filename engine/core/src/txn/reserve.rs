@@ -5,12 +5,12 @@
 //! one that finds the log full waits for a merge, and a request without space is refused before
 //! anything is changed.
 
-use crate::error::{Error, Result};
-use crate::fault::{self, InjectedFault};
 use crate::journal::vector::{charge_for, growth_apart};
 use crate::space::{Class, Delayed, Space, growth_units};
 use crate::txn::reservations::{Credit, Reservations};
 use crate::txn::{Core, ItemStore};
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::fault::{self, InjectedFault};
 
 /// The worst case of a transaction.
 #[derive(Debug, Clone, Copy)]

@@ -14,18 +14,18 @@ use std::sync::Arc;
 
 use zerocopy::little_endian::U64;
 
-use crate::error::{Error, Result};
-use crate::format::NODE_BLOCKS;
-use crate::format::key::{Key, Kind, MAIN_ROOT, VOLUME_ROOT};
-use crate::format::numbers::Part;
-use crate::format::root::{MAIN_NAME, MAX_ROOTS, RawRoot, Root, RootState, is_root_name};
-use crate::format::superblock::{RANGES, ROOTS};
 use crate::index::{Index, Tree};
 use crate::journal::vector::{Change, LogVector};
-use crate::sync::Mutex;
 use crate::txn::Core;
 use crate::txn::copies::Heir;
 use crate::txn::items::NOT_A_HEAD;
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::format::NODE_BLOCKS;
+use cairnfs_disk::format::key::{Key, Kind, MAIN_ROOT, VOLUME_ROOT};
+use cairnfs_disk::format::numbers::Part;
+use cairnfs_disk::format::root::{MAIN_NAME, MAX_ROOTS, RawRoot, Root, RootState, is_root_name};
+use cairnfs_disk::format::superblock::{RANGES, ROOTS};
+use cairnfs_disk::sync::Mutex;
 
 pub(super) use self::drop::{Place, RootChanges};
 

@@ -4,9 +4,9 @@
 //! Each is exact by itself, and they are read one after another, so the results are estimates while
 //! other threads commit.
 
-use crate::error::Result;
-use crate::format::{BLOCK_SIZE, NODE_BLOCKS};
 use crate::txn::Core;
+use cairnfs_disk::error::Result;
+use cairnfs_disk::format::{BLOCK_SIZE, NODE_BLOCKS};
 
 /// Number of freed blocks (64 MiB) from which a merge is due although the log is not full.
 const MUCH_FREED: i64 = 1 << 14;

@@ -12,18 +12,18 @@ use std::sync::Arc;
 
 use zerocopy::little_endian::{U32, U64};
 
-use crate::device::{Device, Storage};
-use crate::error::{Error, Result};
-use crate::fault::{self, InjectedFault, is_injected};
-use crate::format::geometry::Geometry;
-use crate::format::numbers::{Given, MAX_RANGES, Part};
-use crate::format::superblock::Superblock;
-use crate::format::{BLOCK_SIZE, NODE_BLOCKS};
 use crate::index::Tree;
 use crate::journal::Journal;
 use crate::space::{BlockRun, Space};
-use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use cairnfs_disk::device::{Device, Storage};
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::fault::{self, InjectedFault, is_injected};
+use cairnfs_disk::format::geometry::Geometry;
+use cairnfs_disk::format::numbers::{Given, MAX_RANGES, Part};
+use cairnfs_disk::format::superblock::Superblock;
+use cairnfs_disk::format::{BLOCK_SIZE, NODE_BLOCKS};
+use cairnfs_disk::sync::Mutex;
+use cairnfs_disk::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Inode numbers that a directory allocates at once for its children.
 const INO_CHUNK: u64 = 64;

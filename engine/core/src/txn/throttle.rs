@@ -3,10 +3,10 @@
 //! Called with all locks dropped. What a committer waits for here is always under way: a push or a
 //! merge that was requested, or that it runs itself if there are no workers.
 
-use crate::device::waiting;
-use crate::error::{Error, Result};
 use crate::journal::LogSpaceReclaimer;
 use crate::txn::{Core, Receipt};
+use cairnfs_disk::device::waiting;
+use cairnfs_disk::error::{Error, Result};
 
 impl Core {
     /// Bytes of dirty sets, including those being merged.

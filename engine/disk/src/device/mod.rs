@@ -2,16 +2,15 @@
 //!
 //! All I/O of a volume goes through this module.
 //!
-//! Floor 0: uses only `error`, `sync`, `metrics` and `fault`. Offsets and lengths are multiples of
+//! Uses only `error`, `sync`, `metrics` and `fault`. Offsets and lengths are multiples of
 //! 4 KiB. A write that has returned may still be in a volatile cache; [`Device::flush`] covers
 //! exactly the writes that had returned when it was called.
 
 mod buffer;
 mod chunks;
-#[cfg(test)]
 #[cfg(shuttle)]
 #[path = "tests/disk.rs"]
-pub(crate) mod disk;
+pub mod disk;
 mod faults;
 mod file;
 mod held;
@@ -80,7 +79,7 @@ const FIRST: u64 = 1 << 20;
 
 /// Whether the first megabyte is zeros, which means no volume, no other file system and no
 /// partition table. A smaller device must have whole blocks of zeros only.
-pub(crate) fn looks_empty(device: &dyn Device) -> Result<bool> {
+pub fn looks_empty(device: &dyn Device) -> Result<bool> {
     let len = device.size().min(FIRST);
     if !len.is_multiple_of(SECTOR) {
         return Ok(false);

@@ -1,6 +1,6 @@
 //! A copy-on-write overlay over a read-only device; writes go to a temporary file.
 //!
-//! Floor 0: uses the devices below it and an unlinked file in the system's directory for temporary
+//! Uses the devices below it and an unlinked file in the system's directory for temporary
 //! files. The device below is never written, flushed or discarded. The first write creates the
 //! file, and the kernel frees it when the overlay is dropped or the process ends. A written block
 //! is read from the file, any other block from the device below. Blocks beyond the end of the

@@ -92,7 +92,7 @@ pub fn before() -> Result<()> {
 
 /// To be called before a wait behind the change of context `seq`, with all locks dropped. Returns
 /// whether the wait is left out.
-pub(crate) fn postponed(seq: u64) -> bool {
+pub fn postponed(seq: u64) -> bool {
     THREAD.with(|thread| {
         if thread.refuses.get() {
             thread.owed.set(thread.owed.get().max(Some(seq)));
@@ -104,7 +104,7 @@ pub(crate) fn postponed(seq: u64) -> bool {
 }
 
 /// To be called before a wait that is never refused.
-pub(crate) fn announced() {
+pub fn announced() {
     THREAD.with(Patience::tell);
 }
 
@@ -118,12 +118,13 @@ impl Patience {
 
 /// While this exists, waits of its thread are not refused.
 #[derive(Debug)]
-pub(crate) struct Insist {
+pub struct Insist {
     refuses: bool,
 }
 
 impl Insist {
-    pub(crate) fn new() -> Self {
+    /// Ends the refusing of waits for this thread.
+    pub fn begin() -> Self {
         let refuses = THREAD.with(|thread| thread.refuses.replace(false));
         Self { refuses }
     }
@@ -159,7 +160,7 @@ mod tests {
     #[test]
     fn transactions_are_not_refused() {
         let (inside, waits) = without(|| {
-            let insist = Insist::new();
+            let insist = Insist::begin();
             let within = before();
             drop(insist);
             (within.is_ok(), before().is_ok())

@@ -1,6 +1,6 @@
 //! On-disk structures and their checksums. No other module uses byte offsets of the format.
 //!
-//! Floor 1: uses only [`crate::error`]. All functions are pure: bytes in, checked values out. Every
+//! Uses only [`crate::error`]. All functions are pure: bytes in, checked values out. Every
 //! decoder treats its input as hostile: it returns an error ([`crate::error::Corruption`] where it
 //! knows the block) and never panics, loops forever, or allocates by an unchecked length. All
 //! integers on disk are little-endian, except encoded keys, which are big-endian so that byte order

@@ -99,7 +99,7 @@ pub struct RawOverflow {
 
 /// A cell of a node, with its complete key.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct RawCell<'a> {
+pub struct RawCell<'a> {
     /// The encoded key.
     pub key: [u8; KEY_LEN],
     /// A value, a [`RawOverflow`] or a [`RawPtr`].
@@ -244,7 +244,7 @@ impl Node {
     }
 
     /// The node of bytes written by [`write_node`], without the checks.
-    pub(crate) fn built(bytes: Arc<[u8]>) -> Option<Self> {
+    pub fn built(bytes: Arc<[u8]>) -> Option<Self> {
         let (header, _) = NodeHeader::read_from_prefix(&bytes).ok()?;
         Some(Self { bytes, header })
     }
@@ -301,7 +301,7 @@ impl Node {
     }
 
     /// A cell with its complete key, for copying it to another node.
-    pub(crate) fn raw_cell(&self, i: usize) -> Option<RawCell<'_>> {
+    pub fn raw_cell(&self, i: usize) -> Option<RawCell<'_>> {
         let key = self.raw_key(i)?;
         let (_, value, overflow) = self.cell(i)?;
         Some(RawCell {
@@ -378,12 +378,14 @@ impl Node {
     }
 }
 
-pub(crate) fn strip_zeros(bytes: &[u8]) -> &[u8] {
+/// The bytes without the zeros at their end.
+pub fn strip_zeros(bytes: &[u8]) -> &[u8] {
     let end = bytes.iter().rposition(|b| *b != 0).map_or(0, |i| i + 1);
     bytes.get(..end).unwrap_or_default()
 }
 
-pub(crate) fn common_prefix(a: &[u8; KEY_LEN], b: &[u8; KEY_LEN]) -> usize {
+/// The number of bytes at the beginning that are equal; at most 17.
+pub fn common_prefix(a: &[u8; KEY_LEN], b: &[u8; KEY_LEN]) -> usize {
     match (a.split_first_chunk::<16>(), b.split_first_chunk::<16>()) {
         (Some((a, last_a)), Some((b, last_b))) if a == b => 16 + usize::from(last_a == last_b),
         (Some((a, _)), Some((b, _))) => {
@@ -510,26 +512,32 @@ impl NodeBuilder {
 }
 
 /// The identity of a node to be built.
-pub(crate) struct NodePlace {
+pub struct NodePlace {
+    /// 0 for a leaf.
     pub level: u8,
+    /// The node's first block.
     pub block: u64,
+    /// The transaction that writes it.
     pub birth: u64,
+    /// The volume's number in node headers.
     pub volume: u64,
 }
 
 /// A cell of a node to be built.
-pub(crate) struct NewCell<'a> {
+pub struct NewCell<'a> {
     /// The encoded key.
     pub key: &'a [u8; KEY_LEN],
     /// The length of the key without trailing zeros, in bytes.
     pub stripped: usize,
+    /// The value, or a reference to the chain that holds it.
     pub value: &'a [u8],
+    /// Whether the value is in a chain of overflow blocks.
     pub overflow: bool,
 }
 
 /// Writes a node into `bytes`, which must be zeros, and returns its pointer. The cells are in key
 /// order, and their keys share the first `prefix` bytes. `None` if the cells do not fit.
-pub(crate) fn write_node<'a>(
+pub fn write_node<'a>(
     bytes: &mut [u8],
     place: &NodePlace,
     prefix: usize,
@@ -577,7 +585,7 @@ pub(crate) fn write_node<'a>(
 }
 
 /// Size of a cell in a node, in bytes: offset, header, key suffix and value.
-pub(crate) const fn cell_size(stripped: usize, prefix: usize, value: usize) -> usize {
+pub const fn cell_size(stripped: usize, prefix: usize, value: usize) -> usize {
     2 + CELL_HEADER + stripped.saturating_sub(prefix) + value
 }
 

@@ -1,6 +1,6 @@
 //! Group commit: a leader does in one go what it and its followers would each have to do.
 //!
-//! Floor 0: uses `sync` only. There are three types because callers ask for three things:
+//! Uses `sync` only. There are three types because callers ask for three things:
 //!
 //! | Type | A caller asks for | While another thread leads |
 //! |---|---|---|

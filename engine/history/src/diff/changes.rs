@@ -17,12 +17,12 @@ use std::ops::Range;
 
 use crate::diff::sweep::Sweep;
 use crate::diff::tree::{Entry, FileTree, bad_item, entry_of, inode_of};
-use crate::error::{Error, Result};
-use crate::format::item::{RawInode, S_IFLNK, S_IFMT, S_IFREG};
-use crate::format::key::{Key, Kind, ORPHANS, SHARED_BYTES, SHARED_VALUES};
-use crate::format::received::RECEIVED;
-use crate::format::xattr::{StoredXattr, decode_shared_value, decode_stored_xattrs};
-use crate::index::{Difference, Differences};
+use cairnfs_core::index::{Difference, Differences};
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::format::item::{RawInode, S_IFLNK, S_IFMT, S_IFREG};
+use cairnfs_disk::format::key::{Key, Kind, ORPHANS, SHARED_BYTES, SHARED_VALUES};
+use cairnfs_disk::format::received::RECEIVED;
+use cairnfs_disk::format::xattr::{StoredXattr, decode_shared_value, decode_stored_xattrs};
 
 /// A change from the old to the new tree.
 #[derive(Debug, Clone, PartialEq, Eq)]

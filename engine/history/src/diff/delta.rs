@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use crate::diff::changes::{Change, Changes};
-use crate::error::Result;
-use crate::format::item::RawInode;
+use cairnfs_disk::error::Result;
+use cairnfs_disk::format::item::RawInode;
 
 /// A name in a directory.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -6,7 +6,7 @@ use crate::diff::delta::{InodeDelta, Item};
 use crate::diff::replaced::differing_xattrs;
 use crate::diff::same::same_contents;
 use crate::diff::tree::{Blocks, FileTree};
-use crate::error::Result;
+use cairnfs_disk::error::Result;
 
 impl InodeDelta {
     /// The differences of a file that both trees have, without its names; `None` if one of the trees

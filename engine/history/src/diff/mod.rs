@@ -1,6 +1,6 @@
 //! Comparison of two trees of files of one volume: what was added, removed, renamed and changed.
 //!
-//! Floor 5: uses the index, the format, the data blocks, and the values of attributes in the index.
+//! Uses the index, the format, the data blocks, and the values of attributes in the index.
 //! Only frozen trees can be compared, and nothing is written. [`Changes`] yields what differs in
 //! the order of the index and in bounded memory, for streams; [`TreeDelta`] collects it by inode,
 //! for merge plans; [`Report`] adds paths, for users. An inode number is the identity of a file:
@@ -23,7 +23,7 @@ pub(crate) mod tests;
 mod text;
 mod tree;
 
-pub use crate::index::{Difference, Differences, OldOnly};
+pub use cairnfs_core::index::{Difference, Differences, OldOnly};
 pub use changes::{Change, Changes};
 pub use delta::{InodeDelta, Item, Name, TreeDelta, Values};
 pub use patch::Patches;

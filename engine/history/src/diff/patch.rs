@@ -16,9 +16,9 @@ use crate::diff::report::{FileChange, FilePath, Report, Status};
 use crate::diff::same::same_contents;
 use crate::diff::text::{MOST_TEXT, unified};
 use crate::diff::tree::{Blocks, FileTree};
-use crate::error::Result;
-use crate::format::item::{RawInode, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
-use crate::types::FileKind;
+use cairnfs_disk::error::Result;
+use cairnfs_disk::format::item::{RawInode, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
+use cairnfs_disk::types::FileKind;
 
 /// Writes patches of the files of a report.
 pub struct Patches<'a> {

@@ -11,11 +11,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::clock::Clock;
 use crate::diff::delta::Name;
 use crate::diff::tree::FileTree;
-use crate::error::{Error, Result};
-use crate::format::ROOT_INO;
+use cairnfs_disk::clock::Clock;
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::format::ROOT_INO;
 
 /// Directories whose names are cached.
 const CACHED: usize = 4096;

@@ -11,9 +11,9 @@ use std::ops::Range;
 use crate::diff::delta::{InodeDelta, Item, Values};
 use crate::diff::same::{add, differing};
 use crate::diff::tree::{Blocks, FileTree};
-use crate::error::Result;
-use crate::format::item::RawInode;
-use crate::types::FileKind;
+use cairnfs_disk::error::Result;
+use cairnfs_disk::format::item::RawInode;
+use cairnfs_disk::types::FileKind;
 
 /// The differences of two inodes, one of each tree, as if they were one.
 ///

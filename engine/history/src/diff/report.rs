@@ -18,9 +18,9 @@ use crate::diff::delta::{InodeDelta, Item, Name, TreeDelta};
 use crate::diff::paths::Paths;
 use crate::diff::replaced;
 use crate::diff::tree::{Blocks, FileTree};
-use crate::error::Result;
-use crate::format::item::{RawInode, RawTime};
-use crate::types::FileKind;
+use cairnfs_disk::error::Result;
+use cairnfs_disk::format::item::{RawInode, RawTime};
+use cairnfs_disk::types::FileKind;
 
 /// Inodes whose names are searched together.
 const BATCH: usize = 1024;

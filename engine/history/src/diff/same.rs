@@ -5,8 +5,8 @@
 use std::ops::Range;
 
 use crate::diff::tree::{Blocks, FileTree};
-use crate::error::Result;
-use crate::format::BLOCK_SIZE;
+use cairnfs_disk::error::Result;
+use cairnfs_disk::format::BLOCK_SIZE;
 
 /// Blocks of each of two files that are compared at a time.
 const CHUNK: usize = 64;

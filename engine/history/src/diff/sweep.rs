@@ -7,7 +7,7 @@
 use std::ops::Range;
 
 use crate::diff::tree::Extent;
-use crate::format::BLOCK_SIZE;
+use cairnfs_disk::format::BLOCK_SIZE;
 
 /// Compares the extents of a file in two trees.
 #[derive(Default)]

@@ -6,17 +6,17 @@
 
 use std::ops::Range;
 
-use crate::data::DataStore;
-use crate::error::{Error, Result};
-use crate::format::geometry::Geometry;
-use crate::format::item::{
+use cairnfs_core::data::DataStore;
+use cairnfs_core::index::{Differences, Index, Tree};
+use cairnfs_core::txn::value_at;
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::format::geometry::Geometry;
+use cairnfs_disk::format::item::{
     DirEntryRef, EXTENT_UNWRITTEN, RawInode, decode_dir_entry, decode_extent_at, decode_inode,
 };
-use crate::format::key::{Key, Kind};
-use crate::format::xattr::{StoredValue, decode_stored_xattrs};
-use crate::format::{BLOCK_SIZE, MAX_EXTENT_BLOCKS, ROOT_INO};
-use crate::index::{Differences, Index, Tree};
-use crate::txn::value_at;
+use cairnfs_disk::format::key::{Key, Kind};
+use cairnfs_disk::format::xattr::{StoredValue, decode_stored_xattrs};
+use cairnfs_disk::format::{BLOCK_SIZE, MAX_EXTENT_BLOCKS, ROOT_INO};
 
 /// Reads data blocks.
 pub trait Blocks {

@@ -6,13 +6,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use crate::diff::{Blocks, FileTree};
-use crate::error::{Error, Result};
-use crate::format::item::{S_IFLNK, S_IFMT, S_IFREG};
-use crate::format::received::RECEIVED;
-use crate::format::stream::RawStreamInode;
-use crate::history::graft::{Graft, record_of};
+use crate::operations::graft::{Graft, record_of};
 use crate::publish::{Attribute, Operation};
-use crate::types::Time;
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::format::item::{S_IFLNK, S_IFMT, S_IFREG};
+use cairnfs_disk::format::received::RECEIVED;
+use cairnfs_disk::format::stream::RawStreamInode;
+use cairnfs_disk::types::Time;
 
 /// Bytes copied at a time.
 const STEP: usize = 1 << 20;

@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::diff::{FilePath, Patches, Paths, Report, name_at};
-use crate::error::{Error, Result};
-use crate::fs::FileSystem;
-use crate::history::frozen::Frozen;
-use crate::history::named::with_roots;
-use crate::history::names_of;
-use crate::history::region::Region;
-use crate::types::RootInfo;
+use crate::operations::frozen::Frozen;
+use crate::operations::named::with_roots;
+use crate::operations::names_of;
+use crate::operations::region::Region;
+use cairnfs_core::fs::FileSystem;
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::types::RootInfo;
 
 /// How two states of the files of a volume differ, from [`Volume::diff`](crate::Volume::diff).
 pub struct Diff {
@@ -24,14 +24,16 @@ pub struct Diff {
 
 impl Diff {
     /// Compares the roots of two references.
-    pub(crate) fn new(fs: &Arc<FileSystem>, old: &str, new: &str) -> Result<Self> {
+    #[doc(hidden)]
+    pub fn new(fs: &Arc<FileSystem>, old: &str, new: &str) -> Result<Self> {
         with_roots(fs, [old, new], |[old, new]| {
             Self::between(fs, Frozen::of(fs, old.clone())?, new)
         })
     }
 
     /// Compares the root of the reference `new` with the state in which it has parted from `other`.
-    pub(crate) fn since_parting(fs: &Arc<FileSystem>, other: &str, new: &str) -> Result<Self> {
+    #[doc(hidden)]
+    pub fn since_parting(fs: &Arc<FileSystem>, other: &str, new: &str) -> Result<Self> {
         with_roots(fs, [other, new], |[other, new]| {
             let parted = Frozen::parted(fs, other.id, new.id)?;
             let parted = parted.ok_or(Error::Invalid("the two have no state in common"))?;

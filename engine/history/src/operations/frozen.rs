@@ -6,12 +6,12 @@
 use std::sync::Arc;
 
 use crate::diff::FileTree;
-use crate::error::{Error, Result};
-use crate::fs::{FileSystem, ReaderEnds};
-use crate::history::lineage::common_ancestor;
-use crate::index::Tree;
-use crate::txn::{ForkKind, ItemStore};
-use crate::types::RootInfo;
+use crate::operations::lineage::common_ancestor;
+use cairnfs_core::fs::{FileSystem, ReaderEnds};
+use cairnfs_core::index::Tree;
+use cairnfs_core::txn::{ForkKind, ItemStore};
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::types::RootInfo;
 
 /// A tree that does not change.
 #[derive(Clone)]

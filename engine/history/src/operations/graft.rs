@@ -10,12 +10,14 @@ use std::sync::Arc;
 
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::error::{Error, Result};
-use crate::format::ROOT_INO;
-use crate::format::received::Received;
-use crate::format::stream::RawStreamInode;
-use crate::fs::FileSystem;
-use crate::types::{Attr, Creds, Fallocate, FileKind, Flags, RenameMode, SetAttr, SetTime, Time};
+use cairnfs_core::fs::FileSystem;
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::format::ROOT_INO;
+use cairnfs_disk::format::received::Received;
+use cairnfs_disk::format::stream::RawStreamInode;
+use cairnfs_disk::types::{
+    Attr, Creds, Fallocate, FileKind, Flags, RenameMode, SetAttr, SetTime, Time,
+};
 
 /// Bytes of a record of final attributes.
 const RECORD: usize = size_of::<RawStreamInode>();

@@ -16,11 +16,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::diff::{InodeDelta, Item, Name, TreeDelta};
-use crate::error::{Error, Result};
-use crate::format::item::{RawInode, S_IFDIR, S_IFLNK, S_IFMT};
-use crate::history::region::{Region, is_dir};
+use crate::operations::region::{Region, is_dir};
 use crate::publish::Attribute;
-use crate::types::Time;
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::format::item::{RawInode, S_IFDIR, S_IFLNK, S_IFMT};
+use cairnfs_disk::types::Time;
 
 /// What to restore.
 pub(super) struct Asked<'a> {

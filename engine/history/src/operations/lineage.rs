@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::types::RootInfo;
+use cairnfs_disk::types::RootInfo;
 
 /// The ids of the roots above a root, the nearest first.
 pub(super) fn ancestors(id: u32, roots: &[RootInfo]) -> Vec<u32> {

@@ -1,7 +1,7 @@
 //! Whole roots as the objects of operations: comparing two, sending and
 //! receiving one, publishing and restoring a branch.
 //!
-//! Floor 6: connects the file system with references, comparison and streams, which do not know
+//! Connects the file system with references, comparison and streams, which do not know
 //! each other. References are resolved here; everything below works with ids and trees.
 
 mod apply;
@@ -33,16 +33,16 @@ pub use succession::{ChangedInode, Succession};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use crate::error::{Error, Result};
-use crate::fs::FileSystem;
-use crate::history::named::with_roots;
-use crate::refs;
-use crate::types::RootInfo;
+use crate::operations::named::with_roots;
+use cairnfs_core::fs::FileSystem;
+use cairnfs_core::refs;
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::types::RootInfo;
 
 /// Drops the root of a reference. Its name is gone at once, its space is freed in the background.
 ///
 /// # Errors
-/// [`Error::NoRoot`](crate::Error::NoRoot); a root that is in use, or cannot be dropped; the
+/// [`Error::NoRoot`](cairnfs_disk::Error::NoRoot); a root that is in use, or cannot be dropped; the
 /// device's failure.
 pub fn drop_root(fs: &FileSystem, reference: &str) -> Result<()> {
     with_roots(fs, [reference], |[root]| fs.drop_id(root.id, name_of(root)))
@@ -51,8 +51,8 @@ pub fn drop_root(fs: &FileSystem, reference: &str) -> Result<()> {
 /// Makes a snapshot of the branch of a reference.
 ///
 /// # Errors
-/// [`Error::NoRoot`](crate::Error::NoRoot); [`Error::Exists`](crate::Error::Exists);
-/// [`Error::Invalid`](crate::Error::Invalid) for a snapshot; as a snapshot of an open branch.
+/// [`Error::NoRoot`](cairnfs_disk::Error::NoRoot); [`Error::Exists`](cairnfs_disk::Error::Exists);
+/// [`Error::Invalid`](cairnfs_disk::Error::Invalid) for a snapshot; as a snapshot of an open branch.
 pub fn snapshot(fs: &FileSystem, branch: &str, name: &str) -> Result<RootInfo> {
     with_roots(fs, [branch], |[root]| match root.writable {
         true => fs.open_root(root.id)?.new_snapshot(name),
@@ -65,7 +65,7 @@ pub fn snapshot(fs: &FileSystem, branch: &str, name: &str) -> Result<RootInfo> {
 /// Makes a branch that begins as the root of a reference.
 ///
 /// # Errors
-/// [`Error::NoRoot`](crate::Error::NoRoot); [`Error::Exists`](crate::Error::Exists); as a branch of an
+/// [`Error::NoRoot`](cairnfs_disk::Error::NoRoot); [`Error::Exists`](cairnfs_disk::Error::Exists); as a branch of an
 /// open one.
 pub fn branch(fs: &FileSystem, from: &str, name: &str) -> Result<RootInfo> {
     with_roots(fs, [from], |[root]| fs.open_root(root.id)?.new_branch(name))
@@ -85,7 +85,7 @@ fn names_of(path: &Path) -> Vec<&[u8]> {
 /// The root of a reference.
 ///
 /// # Errors
-/// [`Error::NoRoot`](crate::Error::NoRoot), which lists what there is.
+/// [`Error::NoRoot`](cairnfs_disk::Error::NoRoot), which lists what there is.
 pub fn find(fs: &FileSystem, reference: &str) -> Result<RootInfo> {
     find_in_zone(fs, reference, None)
 }

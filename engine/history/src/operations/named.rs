@@ -7,10 +7,10 @@
 
 use std::collections::BTreeSet;
 
-use crate::error::{Error, Result};
-use crate::fs::FileSystem;
-use crate::history::find;
-use crate::types::RootInfo;
+use crate::operations::find;
+use cairnfs_core::fs::FileSystem;
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::types::RootInfo;
 
 /// Calls `once` with the roots of references, again and again as long as it fails because one of these
 /// has moved meanwhile. Whoever has moved it has succeeded, so all calls together come to an end.

@@ -15,11 +15,11 @@ use std::collections::BTreeMap;
 
 use zerocopy::little_endian::U64;
 
-use crate::error::{Error, Result};
-use crate::format::ROOT_INO;
-use crate::format::numbers::{Given, Part, RANGE, first_of};
-use crate::format::received::RawRange;
-use crate::format::stream::{MAX_ORIGINS, RawOrigin};
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::format::ROOT_INO;
+use cairnfs_disk::format::numbers::{Given, Part, RANGE, first_of};
+use cairnfs_disk::format::received::RawRange;
+use cairnfs_disk::format::stream::{MAX_ORIGINS, RawOrigin};
 
 type Uuid = [u8; 16];
 

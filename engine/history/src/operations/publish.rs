@@ -12,19 +12,19 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::diff::{Changes, FileTree, TreeDelta};
-use crate::error::{Error, Result};
-use crate::format::root::MAIN_NAME;
-use crate::fs::FileSystem;
-use crate::history::apply::{Source, apply};
-use crate::history::frozen::Frozen;
-use crate::history::graft::Graft;
-use crate::history::lineage::{ancestors, common_ancestor};
-use crate::history::named::with_turns;
-use crate::history::received::{joined, received_of};
-use crate::history::stage::{Staged, replace, until_unchanged};
-use crate::history::{name_of, names_of};
+use crate::operations::apply::{Source, apply};
+use crate::operations::frozen::Frozen;
+use crate::operations::graft::Graft;
+use crate::operations::lineage::{ancestors, common_ancestor};
+use crate::operations::named::with_turns;
+use crate::operations::received::{joined, received_of};
+use crate::operations::stage::{Staged, replace, until_unchanged};
+use crate::operations::{name_of, names_of};
 use crate::publish::{Conflict, FrozenTrees, Plan, Side, plan};
-use crate::types::RootInfo;
+use cairnfs_core::fs::FileSystem;
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::format::root::MAIN_NAME;
+use cairnfs_disk::types::RootInfo;
 
 /// How to publish a branch.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

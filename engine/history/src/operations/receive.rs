@@ -8,18 +8,18 @@ use std::sync::Arc;
 
 use zerocopy::little_endian::{U32, U64};
 
-use crate::error::{Error, Result};
-use crate::format::ROOT_INO;
-use crate::format::received::{RawReceived, Received};
-use crate::format::stream::{RawBegin, RawStreamInode, Record};
-use crate::fs::FileSystem;
-use crate::history::graft::{Graft, record_of};
-use crate::history::numbers::{Known, Numbers};
-use crate::history::received::mark_of;
-use crate::history::stage::Staged;
-use crate::refs;
+use crate::operations::graft::{Graft, record_of};
+use crate::operations::numbers::{Known, Numbers};
+use crate::operations::received::mark_of;
+use crate::operations::stage::Staged;
 use crate::stream::Target;
-use crate::types::{FileKind, RootInfo, uuid_text};
+use cairnfs_core::fs::FileSystem;
+use cairnfs_core::refs;
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::format::ROOT_INO;
+use cairnfs_disk::format::received::{RawReceived, Received};
+use cairnfs_disk::format::stream::{RawBegin, RawStreamInode, Record};
+use cairnfs_disk::types::{FileKind, RootInfo, uuid_text};
 
 /// Why there is no base, if nothing is known of it.
 const NO_BASE: &str = "which was not received here";

@@ -5,12 +5,12 @@
 use zerocopy::little_endian::U64;
 
 use crate::diff::FileTree;
-use crate::error::Result;
-use crate::format::ROOT_INO;
-use crate::format::received::{RECEIVED, RawReceived, Received};
-use crate::format::stream::{RawOrigin, mark};
-use crate::history::numbers;
-use crate::types::RootInfo;
+use crate::operations::numbers;
+use cairnfs_disk::error::Result;
+use cairnfs_disk::format::ROOT_INO;
+use cairnfs_disk::format::received::{RECEIVED, RawReceived, Received};
+use cairnfs_disk::format::stream::{RawOrigin, mark};
+use cairnfs_disk::types::RootInfo;
 
 /// The mark of a snapshot of this volume in streams.
 pub(super) fn mark_of(root: &RootInfo) -> u64 {
@@ -36,7 +36,7 @@ pub(super) fn received_of(files: FileTree<'_>) -> Result<Received> {
 /// of that.
 ///
 /// # Errors
-/// [`Error::Unsupported`](crate::Error::Unsupported) if there are too many ranges.
+/// [`Error::Unsupported`](cairnfs_disk::Error::Unsupported) if there are too many ranges.
 pub(super) fn joined(ours: Received, theirs: &Received) -> Result<Option<Received>> {
     let ranges = numbers::joined(&ours.ranges, &theirs.ranges)?;
     // A shift would stand for the ranges.

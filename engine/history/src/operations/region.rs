@@ -6,9 +6,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::diff::{FileTree, Name, Paths};
-use crate::error::Result;
-use crate::format::ROOT_INO;
-use crate::format::item::{RawInode, S_IFDIR, S_IFMT};
+use cairnfs_disk::error::Result;
+use cairnfs_disk::format::ROOT_INO;
+use cairnfs_disk::format::item::{RawInode, S_IFDIR, S_IFMT};
 
 /// A part of a tree.
 pub(super) struct Region<'a> {

@@ -3,9 +3,9 @@
 //! They are snapshots with names of [`refs::undo_name`]; under another name one is left alone. Uses the
 //! list of roots, and drops.
 
-use crate::error::Error;
-use crate::fs::FileSystem;
-use crate::refs;
+use cairnfs_core::fs::FileSystem;
+use cairnfs_core::refs;
+use cairnfs_disk::error::Error;
 
 /// Drops the oldest replaced states of a branch, so that [`refs::REPLACED_KEPT`] are left; `kept` is the
 /// name of the newest one. One that is in use stays until another time.

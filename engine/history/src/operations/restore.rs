@@ -9,20 +9,20 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::diff::{Changes, FileTree, InodeDelta, Name, TreeDelta};
-use crate::error::{Error, Result};
-use crate::format::ROOT_INO;
-use crate::fs::FileSystem;
-use crate::history::apply::{Source, apply};
-use crate::history::frozen::Frozen;
-use crate::history::graft::Graft;
-use crate::history::limited::{Asked, limit};
-use crate::history::lineage::{ancestors, common_ancestor};
-use crate::history::named::with_turns;
-use crate::history::received::{joined, received_of};
-use crate::history::region::{Region, is_dir};
-use crate::history::stage::{Staged, until_unchanged};
-use crate::history::{name_of, names_of};
+use crate::operations::apply::{Source, apply};
+use crate::operations::frozen::Frozen;
+use crate::operations::graft::Graft;
+use crate::operations::limited::{Asked, limit};
+use crate::operations::lineage::{ancestors, common_ancestor};
+use crate::operations::named::with_turns;
+use crate::operations::received::{joined, received_of};
+use crate::operations::region::{Region, is_dir};
+use crate::operations::stage::{Staged, until_unchanged};
+use crate::operations::{name_of, names_of};
 use crate::publish::{FrozenTrees, Plan, plan};
+use cairnfs_core::fs::FileSystem;
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::format::ROOT_INO;
 
 /// Restores the branch `branch` to the state of a reference; with `paths`, only what is at and below
 /// them. Returns the name of the snapshot of the state before.

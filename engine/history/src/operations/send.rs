@@ -4,13 +4,13 @@ use std::io::Write;
 
 use zerocopy::little_endian::{U32, U64};
 
-use crate::error::{Error, Result};
-use crate::format::stream::RawBegin;
-use crate::fs::FileSystem;
-use crate::history::frozen::{Frozen, empty};
-use crate::history::named::with_roots;
-use crate::history::received::{mark_of, origins_of};
+use crate::operations::frozen::{Frozen, empty};
+use crate::operations::named::with_roots;
+use crate::operations::received::{mark_of, origins_of};
 use crate::stream::StreamWriter;
+use cairnfs_core::fs::FileSystem;
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::format::stream::RawBegin;
 
 /// Writes the snapshot of a reference to `out`, as the changes from the snapshot `base`, or as a
 /// whole. Returns `out`.

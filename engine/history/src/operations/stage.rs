@@ -5,12 +5,12 @@
 
 use std::sync::Arc;
 
-use crate::error::{Error, Result};
-use crate::format::root::RootState;
-use crate::fs::FileSystem;
-use crate::refs;
-use crate::txn::{ForkKind, RootPin};
-use crate::types::RootInfo;
+use cairnfs_core::fs::FileSystem;
+use cairnfs_core::refs;
+use cairnfs_core::txn::{ForkKind, RootPin};
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::format::root::RootState;
+use cairnfs_disk::types::RootInfo;
 
 /// A staged head. Dropped without a name, it is dropped from the volume too.
 pub(super) struct Staged {
@@ -176,11 +176,11 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::device::MemoryDevice;
-    use crate::format::root::{RawRoot, Root};
-    use crate::fs::{MakeOptions, Options, make_device};
-    use crate::history::{PublishOptions, drop_root, publish, restore};
-    use crate::types::Creds;
+    use crate::operations::{PublishOptions, drop_root, publish, restore};
+    use cairnfs_core::fs::{MakeOptions, Options, make_device};
+    use cairnfs_disk::device::MemoryDevice;
+    use cairnfs_disk::format::root::{RawRoot, Root};
+    use cairnfs_disk::types::Creds;
 
     const LENGTH: u64 = 4 << 20;
 

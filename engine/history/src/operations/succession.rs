@@ -8,13 +8,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::acl;
 use crate::diff::{Change, Changes, Entry, FileTree, Name, Paths};
-use crate::error::{Error, Result};
-use crate::format::item::RawInode;
-use crate::fs::FileSystem;
-use crate::history::frozen::Frozen;
-use crate::types::{FileKind, RootInfo};
+use crate::operations::frozen::Frozen;
+use cairnfs_core::fs::FileSystem;
+use cairnfs_disk::acl;
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::format::item::RawInode;
+use cairnfs_disk::types::{FileKind, RootInfo};
 
 /// How an inode of the old tree differs in the new one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -6,9 +6,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::diff::{InodeDelta, Name, TreeDelta};
-use crate::format::item::RawInode;
 use crate::publish::decided::{Decided, Part};
 use crate::publish::outcome::Side;
+use cairnfs_disk::format::item::RawInode;
 
 /// The effective changes of one side to a name.
 #[derive(Default)]

@@ -5,9 +5,9 @@
 use std::ops::Range;
 
 use crate::diff::Name;
-pub use crate::error::{Conflict, ConflictKind, Side};
-use crate::format::item::RawInode;
-use crate::types::Time;
+pub use cairnfs_disk::error::{Conflict, ConflictKind, Side};
+use cairnfs_disk::format::item::RawInode;
+use cairnfs_disk::types::Time;
 
 /// An attribute that is merged by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -8,14 +8,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use crate::diff::{InodeDelta, Name, TreeDelta};
-use crate::error::Result;
-use crate::format::ROOT_INO;
-use crate::format::item::{RawInode, S_IFDIR, S_IFMT};
 use crate::publish::decided::{Decided, Part};
 use crate::publish::merged::{Merged, Slot};
 use crate::publish::outcome::{Attribute, Conflict, ConflictKind, Operation, Plan, Side};
 use crate::publish::trees::{Trees, Version};
 use crate::publish::twins::Twins;
+use cairnfs_disk::error::Result;
+use cairnfs_disk::format::ROOT_INO;
+use cairnfs_disk::format::item::{RawInode, S_IFDIR, S_IFMT};
 
 /// Plans how `theirs`, the changes from the base to their tree, become part of our tree, which
 /// changed by `ours`. What both made in one place becomes one, if it can. `choose` gets the path of a

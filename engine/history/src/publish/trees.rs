@@ -3,8 +3,8 @@
 //! [`Trees`] is small so that the planner can be tested with models; [`FrozenTrees`] reads an index.
 
 use crate::diff::{Blocks, FileTree, Name, Paths, same_contents};
-use crate::error::Result;
-use crate::format::item::RawInode;
+use cairnfs_disk::error::Result;
+use cairnfs_disk::format::item::RawInode;
 
 /// One of the three trees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -14,10 +14,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::diff::{InodeDelta, Name, TreeDelta};
-use crate::error::Result;
-use crate::format::item::{RawInode, S_IFDIR, S_IFMT};
 use crate::publish::outcome::Attribute;
 use crate::publish::trees::Trees;
+use cairnfs_disk::error::Result;
+use cairnfs_disk::format::item::{RawInode, S_IFDIR, S_IFMT};
 
 /// The inodes that both sides made, by our numbers.
 #[derive(Default)]

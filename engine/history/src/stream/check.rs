@@ -10,13 +10,13 @@
 //! up must not lead to it. No directory without a name may be left at the end, so all of them are
 //! then below the root.
 
-use crate::error::{Error, Result};
-use crate::format::item::{S_IFDIR, S_IFMT};
-use crate::format::received::RECEIVED;
-use crate::format::stream::{RawStreamInode, Record, is_target};
-use crate::format::{MAX_LINKS, ROOT_INO};
 use crate::stream::target::Target;
-use crate::types::FileKind;
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::format::item::{S_IFDIR, S_IFMT};
+use cairnfs_disk::format::received::RECEIVED;
+use cairnfs_disk::format::stream::{RawStreamInode, Record, is_target};
+use cairnfs_disk::format::{MAX_LINKS, ROOT_INO};
+use cairnfs_disk::types::FileKind;
 
 /// Most levels of directories above one that gets a name. The way up is followed for each, so a
 /// limit bounds what a hostile stream can cost.
@@ -149,7 +149,7 @@ impl Checker {
         } = self.filled;
         let most = match kind {
             Some(FileKind::File) => u64::MAX,
-            Some(FileKind::Symlink) => crate::format::MAX_SYMLINK as u64,
+            Some(FileKind::Symlink) => cairnfs_disk::format::MAX_SYMLINK as u64,
             _ => 0,
         };
         match size <= most {

@@ -1,6 +1,6 @@
 //! Sending a tree as a stream, and receiving one.
 //!
-//! Floor 5: uses the comparison of trees, the format and errors. The bytes are those of
+//! Uses the comparison of trees, the format and errors. The bytes are those of
 //! docs/stream-format.md. [`send()`] writes the changes from one frozen tree to another; a whole tree
 //! is the changes from the empty one. [`receive()`] checks a stream and applies it to a [`Target`]:
 //! a tree that nobody sees until this has returned.

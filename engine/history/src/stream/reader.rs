@@ -5,9 +5,9 @@
 
 use std::io::{self, Read};
 
-use crate::error::{Error, Result};
-use crate::format::frames::{Chain, FRAME_HEADER, FrameHeader, PREAMBLE};
-use crate::format::stream::{RawBegin, Record};
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::format::frames::{Chain, FRAME_HEADER, FrameHeader, PREAMBLE};
+use cairnfs_disk::format::stream::{RawBegin, Record};
 
 /// A stream that is being read.
 pub struct StreamReader<R> {

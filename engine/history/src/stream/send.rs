@@ -7,11 +7,11 @@ use std::io::Write;
 use std::ops::Range;
 
 use crate::diff::{Blocks, Change, Changes, Entry, FileTree};
-use crate::error::Result;
-use crate::format::ROOT_INO;
-use crate::format::item::{S_IFLNK, S_IFMT};
-use crate::format::stream::{MAX_DATA, RawStreamInode, Record};
 use crate::stream::writer::StreamWriter;
+use cairnfs_disk::error::Result;
+use cairnfs_disk::format::ROOT_INO;
+use cairnfs_disk::format::item::{S_IFLNK, S_IFMT};
+use cairnfs_disk::format::stream::{MAX_DATA, RawStreamInode, Record};
 
 /// Writes the changes from `old` to `new`, two frozen trees of one volume; `old` is the empty tree
 /// to send `new` as a whole. Data is read through `blocks`. The caller finishes the stream.

@@ -1,8 +1,8 @@
 //! The tree that a stream builds, as the receiver sees it.
 
-use crate::error::Result;
-use crate::format::stream::{RawBegin, Record};
-use crate::types::FileKind;
+use cairnfs_disk::error::Result;
+use cairnfs_disk::format::stream::{RawBegin, Record};
+use cairnfs_disk::types::FileKind;
 
 /// The tree that a stream builds: the base of the stream with the records applied so far, hidden
 /// until the stream has ended. What the checks need to know of earlier records they ask here.

@@ -5,9 +5,11 @@
 
 use std::io::Write;
 
-use crate::error::{Error, Result};
-use crate::format::frames::Chain;
-use crate::format::stream::{RawBegin, RawOrigin, Record, STREAM_VERSION, STREAM_VERSION_ORIGINS};
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::format::frames::Chain;
+use cairnfs_disk::format::stream::{
+    RawBegin, RawOrigin, Record, STREAM_VERSION, STREAM_VERSION_ORIGINS,
+};
 
 /// A stream that is being written.
 pub struct StreamWriter<W> {

@@ -4,8 +4,8 @@
 use std::borrow::Cow;
 use std::cmp::Reverse;
 
-use cairnfs::refs::local_zone;
-use cairnfs::types::Time;
+use cairnfs_core::refs::local_zone;
+use cairnfs_disk::types::Time;
 use cairnfs_fuse::status::Backup;
 
 use super::{Counters, health};

@@ -13,7 +13,7 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-use cairnfs::refs::stamp;
+use cairnfs_core::refs::stamp;
 use cairnfs_fuse::holders::Holders;
 use cairnfs_fuse::mounter::{self, Way};
 use cairnfs_fuse::{elsewhere, mountinfo};

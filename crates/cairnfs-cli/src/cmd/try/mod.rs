@@ -20,7 +20,7 @@ use std::io::{self, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use cairnfs::format::root::MAIN_NAME;
+use cairnfs_disk::format::root::MAIN_NAME;
 use cairnfs_fuse::mountinfo;
 use signal_hook::low_level::signal_name;
 

@@ -1,8 +1,8 @@
 //! Schedules of forks, and of calls on several roots, against commits, fsyncs and merges.
 
 use super::*;
-use crate::format::BLOCK_SIZE;
-use crate::sync::atomic::{AtomicBool, Ordering};
+use cairnfs_disk::format::BLOCK_SIZE;
+use cairnfs_disk::sync::atomic::{AtomicBool, Ordering};
 
 impl Volume {
     /// The same volume, seen through another root.

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use crate::device::{Device, MemoryDevice};
-use crate::error::{Error, Result};
-use crate::format::BLOCK_SIZE;
 use crate::fs::extents::Extent;
 use crate::fs::{FileSystem, MakeOptions, Options, make_device};
-use crate::sync::Mutex;
 use crate::txn::{ForkKind, Unchanged};
-use crate::types::{Creds, Fallocate, RenameMode, SetAttr, XattrMode};
+use cairnfs_disk::device::{Device, MemoryDevice};
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::format::BLOCK_SIZE;
+use cairnfs_disk::sync::Mutex;
+use cairnfs_disk::types::{Creds, Fallocate, RenameMode, SetAttr, XattrMode};
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
 

@@ -7,14 +7,14 @@ mod branches;
 use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock};
 
-use crate::device::disk::{Disk, Image};
-use crate::error::Error;
-use crate::format::ROOT_INO;
 use crate::fs::{FileSystem, Options, Pressure};
-use crate::sync::explore::{Cost, explore};
-use crate::sync::{thread, wait_for_ever};
 use crate::txn::schedules::fresh;
-use crate::types::{Attr, Creds, Fallocate, RenameMode, SeekTo, SetAttr, XattrMode};
+use cairnfs_disk::device::disk::{Disk, Image};
+use cairnfs_disk::error::Error;
+use cairnfs_disk::format::ROOT_INO;
+use cairnfs_disk::sync::explore::{Cost, explore};
+use cairnfs_disk::sync::{thread, wait_for_ever};
+use cairnfs_disk::types::{Attr, Creds, Fallocate, RenameMode, SeekTo, SetAttr, XattrMode};
 
 const SIZE: u64 = 16 << 20;
 
@@ -68,7 +68,7 @@ impl Volume {
 
     fn names(&self) -> BTreeSet<String> {
         let mut names = BTreeSet::new();
-        let mut each = |entry: crate::types::EntryRef<'_>| {
+        let mut each = |entry: cairnfs_disk::types::EntryRef<'_>| {
             let name = String::from_utf8(entry.name.to_vec()).unwrap();
             assert!(entry.is_dots() || names.insert(name), "listed twice");
             true
@@ -475,7 +475,7 @@ fn listing_with_attributes_delivers_replaced_name() {
         });
         let mut names = Vec::new();
         let mut uses = Vec::new();
-        let mut each = |entry: crate::types::EntryRef<'_>, attr: Option<&Attr>| {
+        let mut each = |entry: cairnfs_disk::types::EntryRef<'_>, attr: Option<&Attr>| {
             if !entry.is_dots() {
                 names.push(entry.name.to_vec());
                 uses.extend(attr.map(|attr| attr.ino));

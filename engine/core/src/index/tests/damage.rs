@@ -2,12 +2,12 @@
 
 use std::sync::atomic::Ordering;
 
-use super::support::{Bench, Memory, key, offset, scan};
-use crate::error::Error;
-use crate::format::key::Key;
-use crate::format::node::{CellValue, MAX_HEIGHT, NodeBuilder};
-use crate::format::pointer::RawPtr;
+use crate::index::testing::{Bench, Memory, key, offset, scan};
 use crate::index::{Index, Tree};
+use cairnfs_disk::error::Error;
+use cairnfs_disk::format::key::Key;
+use cairnfs_disk::format::node::{CellValue, MAX_HEIGHT, NodeBuilder};
+use cairnfs_disk::format::pointer::RawPtr;
 
 fn filled() -> Bench {
     filled_on(Memory::default())
@@ -20,12 +20,12 @@ fn filled_on(device: Memory) -> Bench {
     bench
 }
 
-fn scan_all(index: &Index, tree: &Tree) -> crate::Result<()> {
+fn scan_all(index: &Index, tree: &Tree) -> cairnfs_disk::Result<()> {
     index.scan(tree, &Key::first_of(0), &mut |_, _| Ok(true))
 }
 
 #[track_caller]
-fn assert_corrupt<T: std::fmt::Debug>(result: crate::Result<T>) -> u64 {
+fn assert_corrupt<T: std::fmt::Debug>(result: cairnfs_disk::Result<T>) -> u64 {
     match result {
         Err(Error::Corrupt(c)) => c.block,
         other => panic!("expected corruption, got {other:?}"),
@@ -63,7 +63,7 @@ fn interior(bench: &Bench, block: u64, level: u8, children: &[(Key, RawPtr)]) ->
 
 fn write(bench: &Bench, block: u64, level: u8, builder: &mut NodeBuilder) -> RawPtr {
     let (bytes, ptr) = builder.finish(level, block, 1, 7);
-    let device: &dyn crate::device::Device = &*bench.device;
+    let device: &dyn cairnfs_disk::device::Device = &*bench.device;
     device.write(offset(block) as u64, &bytes).unwrap();
     ptr
 }

@@ -5,11 +5,11 @@ use std::collections::BTreeSet;
 use proptest::prelude::*;
 
 use super::model::{any_key, any_value};
-use super::support::{Bench, Changes, Items, key, offset};
-use crate::error::Error;
-use crate::format::key::{Key, Kind};
-use crate::format::node::MAX_HEIGHT;
+use crate::index::testing::{Bench, Changes, Items, key, offset};
 use crate::index::{Difference, Index, Limits, OldOnly, Tree};
+use cairnfs_disk::error::Error;
+use cairnfs_disk::format::key::{Key, Kind};
+use cairnfs_disk::format::node::MAX_HEIGHT;
 
 /// All differences, and the number of nodes read.
 fn walk(index: &Index, old: &Tree, new: &Tree) -> (Vec<Difference>, u64) {

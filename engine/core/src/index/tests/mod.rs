@@ -5,4 +5,3 @@ mod differences;
 mod model;
 mod parts;
 mod shape;
-pub mod support;

@@ -2,10 +2,10 @@
 
 use proptest::prelude::*;
 
-use super::support::{Bench, Changes, scan};
-use crate::format::NODE_SIZE;
-use crate::format::key::{Key, Kind};
-use crate::format::node::MAX_CELL_VALUE;
+use crate::index::testing::{Bench, Changes, scan};
+use cairnfs_disk::format::NODE_SIZE;
+use cairnfs_disk::format::key::{Key, Kind};
+use cairnfs_disk::format::node::MAX_CELL_VALUE;
 
 pub fn any_key() -> impl Strategy<Value = Key> {
     let clustered = (0u64..40, 0u64..60);

@@ -6,10 +6,10 @@ use std::sync::atomic::Ordering;
 use proptest::prelude::*;
 
 use super::model::{any_key, any_value};
-use super::support::{Bench, Changes, Memory, check_joins, fill, key, numbered};
-use crate::error::Error;
-use crate::format::key::Key;
+use crate::index::testing::{Bench, Changes, Memory, check_joins, fill, key, numbered};
 use crate::index::{Bounds, Edits, Part};
+use cairnfs_disk::error::Error;
+use cairnfs_disk::format::key::Key;
 
 /// A batch, and the objects at which its parts begin.
 fn batch() -> impl Strategy<Value = (Changes, BTreeSet<u64>)> {
@@ -216,14 +216,14 @@ fn part_may_begin_before_the_first_key() {
 fn edit_outside_its_part_is_refused() {
     struct One(Option<Key>);
     impl Edits for One {
-        fn peek(&mut self) -> crate::Result<Option<Key>> {
+        fn peek(&mut self) -> cairnfs_disk::Result<Option<Key>> {
             Ok(self.0)
         }
         fn take(
             &mut self,
             _: &Key,
             _: Option<&[u8]>,
-        ) -> crate::Result<Option<std::borrow::Cow<'_, [u8]>>> {
+        ) -> cairnfs_disk::Result<Option<std::borrow::Cow<'_, [u8]>>> {
             self.0 = None;
             Ok(None)
         }

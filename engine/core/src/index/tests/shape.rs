@@ -2,9 +2,9 @@
 
 use std::sync::atomic::Ordering;
 
-use super::support::{Bench, Changes, check_joins, fill, key, numbered};
-use crate::format::NODE_SIZE;
-use crate::format::key::Key;
+use crate::index::testing::{Bench, Changes, check_joins, fill, key, numbered};
+use cairnfs_disk::format::NODE_SIZE;
+use cairnfs_disk::format::key::Key;
 
 #[test]
 fn ascending_inserts_fill_the_nodes() {
@@ -153,18 +153,18 @@ fn cache_respects_its_limit_and_holds_written_nodes() {
 #[test]
 fn unordered_edits_and_oversized_values_are_refused() {
     let mut bench = Bench::new(1 << 20);
-    let huge = vec![0; crate::format::MAX_VALUE + 1];
+    let huge = vec![0; cairnfs_disk::format::MAX_VALUE + 1];
     assert!(bench.step([(key(1), Some(huge))].into(), 1).is_err());
     struct Twice;
     impl crate::index::Edits for Twice {
-        fn peek(&mut self) -> crate::Result<Option<Key>> {
+        fn peek(&mut self) -> cairnfs_disk::Result<Option<Key>> {
             Ok(Some(key(1)))
         }
         fn take(
             &mut self,
             _: &Key,
             _: Option<&[u8]>,
-        ) -> crate::Result<Option<std::borrow::Cow<'_, [u8]>>> {
+        ) -> cairnfs_disk::Result<Option<std::borrow::Cow<'_, [u8]>>> {
             Ok(None)
         }
     }

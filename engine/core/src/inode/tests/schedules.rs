@@ -5,9 +5,9 @@ use std::sync::Arc;
 use crate::inode::Inode;
 use crate::inode::attrs::Attrs;
 use crate::inode::table::InodeTable;
-use crate::sync::explore::{Cost, explore};
-use crate::sync::{thread, wait_for_ever};
-use crate::types::Time;
+use cairnfs_disk::sync::explore::{Cost, explore};
+use cairnfs_disk::sync::{thread, wait_for_ever};
+use cairnfs_disk::types::Time;
 
 /// Inode numbers this far apart share a shard of the table.
 const SAME_SHARD: u64 = 512;

@@ -14,11 +14,11 @@
 
 use super::FoundContext;
 use super::reader::Reader;
-use crate::error::{Error, Result};
-use crate::fault::{self, InjectedFault};
-use crate::format::record::{FLAG_FSYNC, FLAG_LAST, FLAG_MOUNT, FLAG_ROOTS, RecordHeader};
-use crate::format::superblock::Superblock;
 use crate::journal::position::LogPosition;
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::fault::{self, InjectedFault};
+use cairnfs_disk::format::record::{FLAG_FSYNC, FLAG_LAST, FLAG_MOUNT, FLAG_ROOTS, RecordHeader};
+use cairnfs_disk::format::superblock::Superblock;
 
 /// What a valid record means after the records before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -20,12 +20,12 @@ mod search;
 use self::chain::Chain;
 use self::reader::Reader;
 use self::search::search_beyond;
-use crate::device::Device;
-use crate::error::{Corruption, Error, Result};
-use crate::fault::{InjectedFault, is_injected};
-use crate::format::record::{self, Entry};
-use crate::format::superblock::Superblock;
 use crate::journal::position::{FLUSH_EVERY, LogPosition};
+use cairnfs_disk::device::Device;
+use cairnfs_disk::error::{Corruption, Error, Result};
+use cairnfs_disk::fault::{InjectedFault, is_injected};
+use cairnfs_disk::format::record::{self, Entry};
+use cairnfs_disk::format::superblock::Superblock;
 
 /// Blocks after the log's end that are searched for records which show that the log was longer. A
 /// push flushes every [`FLUSH_EVERY`] blocks, so no durable record can be further away.

@@ -7,15 +7,15 @@
 use zerocopy::little_endian::U32;
 
 use super::FoundContext;
-use crate::device::{AlignedBuf, Device};
-use crate::error::{Error, Result};
-use crate::fault::{InjectedFault, is_injected};
-use crate::format::geometry::{LOG_START, MARK_BLOCK};
-use crate::format::mark::RawMark;
-use crate::format::record::{self, HEADER_SIZE, RecordHeader};
-use crate::format::superblock::Superblock;
-use crate::format::{BLOCK_SIZE, checksum};
 use crate::journal::position::LogPosition;
+use cairnfs_disk::device::{AlignedBuf, Device};
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::fault::{InjectedFault, is_injected};
+use cairnfs_disk::format::geometry::{LOG_START, MARK_BLOCK};
+use cairnfs_disk::format::mark::RawMark;
+use cairnfs_disk::format::record::{self, HEADER_SIZE, RecordHeader};
+use cairnfs_disk::format::superblock::Superblock;
+use cairnfs_disk::format::{BLOCK_SIZE, checksum};
 
 /// How often a block is read before its contents count as missing.
 const READS: usize = 3;

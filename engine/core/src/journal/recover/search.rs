@@ -4,7 +4,7 @@
 //! that a newer superblock existed.
 
 use super::reader::Reader;
-use crate::error::Result;
+use cairnfs_disk::error::Result;
 
 /// Blocks per read.
 const AT_ONCE: u64 = 64;

@@ -9,15 +9,15 @@
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U32, U64};
 
-use crate::device::Device;
-use crate::error::{Error, Result};
-use crate::format::geometry::{LOG_START, MARK_BLOCK};
-use crate::format::mark::RawMark;
-use crate::format::record::{FLAG_FSYNC, FLAG_LAST, FLAG_MOUNT, HEADER_SIZE, RecordHeader};
-use crate::format::superblock::Superblock;
-use crate::format::{BLOCK_SIZE, checksum};
 use crate::journal::position::LogPosition;
 use crate::journal::recover::{Scan, scan};
+use cairnfs_disk::device::Device;
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::format::geometry::{LOG_START, MARK_BLOCK};
+use cairnfs_disk::format::mark::RawMark;
+use cairnfs_disk::format::record::{FLAG_FSYNC, FLAG_LAST, FLAG_MOUNT, HEADER_SIZE, RecordHeader};
+use cairnfs_disk::format::superblock::Superblock;
+use cairnfs_disk::format::{BLOCK_SIZE, checksum};
 
 const HISTORIES: u64 = 20_000;
 /// Blocks of the log: so few that it wraps after a few records.

@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use zerocopy::little_endian::U64;
 
-use crate::device::{Device, Storage};
-use crate::format::BLOCK_SIZE;
-use crate::format::geometry::LOG_START;
-use crate::format::superblock::Superblock;
 use crate::journal::position::LogPosition;
 use crate::journal::recover::{read_context, scan};
 use crate::journal::ring::Ring;
 use crate::journal::{Journal, PushLimits};
+use cairnfs_disk::device::{Device, Storage};
+use cairnfs_disk::format::BLOCK_SIZE;
+use cairnfs_disk::format::geometry::LOG_START;
+use cairnfs_disk::format::superblock::Superblock;
 
 /// Values by (sequence, object).
 pub(super) type Values = BTreeMap<(u64, u64), Vec<u8>>;

@@ -6,17 +6,17 @@ use std::sync::{Arc, Barrier};
 
 use smallvec::smallvec;
 
-use crate::device::{Device, MemoryDevice};
-use crate::error::{Error, Result};
-use crate::format::BLOCK_SIZE;
-use crate::format::geometry::LOG_START;
-use crate::format::key::Key;
 use crate::journal::log::NewLog;
 use crate::journal::position::{FLUSH_EVERY, LogPosition};
 use crate::journal::vector::{Change, LogVector};
 use crate::journal::{Journal, LogSpaceReclaimer};
-use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicU64, Ordering};
+use cairnfs_disk::device::{Device, MemoryDevice};
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::format::BLOCK_SIZE;
+use cairnfs_disk::format::geometry::LOG_START;
+use cairnfs_disk::format::key::Key;
+use cairnfs_disk::sync::Mutex;
+use cairnfs_disk::sync::atomic::{AtomicU64, Ordering};
 
 const LOG: NewLog = NewLog::of_blocks(16 << 10);
 

@@ -5,11 +5,6 @@ use std::sync::{Arc, Mutex as Plain};
 
 use smallvec::smallvec;
 
-use crate::device::Device;
-use crate::device::disk::{Disk, Image};
-use crate::error::{Error, Result};
-use crate::format::BLOCK_SIZE;
-use crate::format::key::Key;
 use crate::journal::cil::{Context, Filled};
 use crate::journal::fsync_record::{FsyncRecord, Gathered};
 use crate::journal::log::{NewLog, Values};
@@ -18,9 +13,14 @@ use crate::journal::ring::{CONTEXT_BASE, Ring};
 use crate::journal::signals::{LogWork, MergeWork, Signals};
 use crate::journal::vector::{Change, LogVector, charge_for};
 use crate::journal::{Journal, LogSpaceReclaimer};
-use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::explore::{Cost, explore};
-use crate::sync::{Mutex, thread, wait_for_ever};
+use cairnfs_disk::device::Device;
+use cairnfs_disk::device::disk::{Disk, Image};
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::format::BLOCK_SIZE;
+use cairnfs_disk::format::key::Key;
+use cairnfs_disk::sync::atomic::{AtomicU64, Ordering};
+use cairnfs_disk::sync::explore::{Cost, explore};
+use cairnfs_disk::sync::{Mutex, thread, wait_for_ever};
 
 const LOG: NewLog = NewLog::of_blocks(128);
 const BLOCK: i64 = BLOCK_SIZE as i64;

@@ -1,7 +1,7 @@
 //! Damaged tables and bitmaps, and invalid calls, are reported with block and reason.
 
 use super::*;
-use crate::format::{checksum, group::GroupEntry};
+use cairnfs_disk::format::{checksum, group::GroupEntry};
 use zerocopy::{FromBytes, IntoBytes};
 
 fn change(volume: &Volume, block: u64, change: impl FnOnce(&mut [u8])) {

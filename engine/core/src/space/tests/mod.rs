@@ -16,8 +16,8 @@ use parking_lot::Mutex;
 
 use super::bitmap::Bitmap;
 use super::*;
-use crate::device::MemoryDevice;
-use crate::format::{BLOCK_SIZE, NODE_BLOCKS};
+use cairnfs_disk::device::MemoryDevice;
+use cairnfs_disk::format::{BLOCK_SIZE, NODE_BLOCKS};
 
 const MIB: u64 = 1 << 20;
 

@@ -109,7 +109,7 @@ fn pinned_image_opens_as_free_space() {
     }
     let state = TableState {
         copy: 0,
-        crc: crate::format::checksum::crc(&bytes),
+        crc: cairnfs_disk::format::checksum::crc(&bytes),
         free_blocks: free,
     };
     let opened = Space::open(copy, geometry, state).unwrap();

@@ -3,8 +3,8 @@
 use std::collections::HashSet;
 
 use super::*;
-use crate::sync::explore::{Cost, explore};
-use crate::sync::{thread, wait_for_ever};
+use cairnfs_disk::sync::explore::{Cost, explore};
+use cairnfs_disk::sync::{thread, wait_for_ever};
 
 /// Blocks of a unit.
 const UNIT: u64 = NODE_BLOCKS;

@@ -11,15 +11,15 @@
 
 use std::cell::RefCell;
 
-use crate::error::{Error, Result};
-use crate::format::NODE_BLOCKS;
-use crate::format::item::{EXTENT_UNWRITTEN, decode_extent_at};
-use crate::format::key::{Key, Kind};
 use crate::index::{Limits, OldOnly, Tree};
 use crate::space::BlockRun;
 use crate::txn::Core;
 use crate::txn::blocks::BlockSet;
 use crate::txn::checkpoint::Capture;
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::format::NODE_BLOCKS;
+use cairnfs_disk::format::item::{EXTENT_UNWRITTEN, decode_extent_at};
+use cairnfs_disk::format::key::{Key, Kind};
 
 impl Core {
     /// Passes the runs of blocks that the image of a capture has and that of the checkpoint before

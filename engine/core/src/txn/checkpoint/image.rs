@@ -6,13 +6,13 @@
 
 use zerocopy::little_endian::{U32, U64};
 
-use crate::device::Device;
-use crate::error::{Error, Result};
-use crate::format::geometry::SUPERBLOCK_SLOTS;
-use crate::format::superblock::{Superblock, copy_blocks_of};
-use crate::format::{BLOCK_SIZE, NODE_BLOCKS, checksum};
 use crate::txn::Core;
 use crate::txn::checkpoint::Capture;
+use cairnfs_disk::device::Device;
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::format::geometry::SUPERBLOCK_SLOTS;
+use cairnfs_disk::format::superblock::{Superblock, copy_blocks_of};
+use cairnfs_disk::format::{BLOCK_SIZE, NODE_BLOCKS, checksum};
 
 /// The superblocks of an image, encoded, by their slots. They differ in their generation only, so either
 /// of them alone is the same volume.

@@ -17,15 +17,15 @@ mod image;
 
 use zerocopy::little_endian::U64;
 
-use crate::error::{Error, Result};
-use crate::fault::{self, InjectedFault, is_injected};
-use crate::format::superblock::{CHECKPOINTS, RawCheckpoint, Superblock};
 use crate::index::Tree;
 use crate::space::PinnedTable;
-use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::txn::Core;
 use crate::txn::superblocks::volume_tree;
-use crate::types::{CheckpointId, Time};
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::fault::{self, InjectedFault, is_injected};
+use cairnfs_disk::format::superblock::{CHECKPOINTS, RawCheckpoint, Superblock};
+use cairnfs_disk::sync::atomic::{AtomicU64, Ordering};
+use cairnfs_disk::types::{CheckpointId, Time};
 
 /// What the checkpoints of a volume have.
 pub struct Checkpoints {

@@ -14,21 +14,21 @@ use std::collections::{BTreeMap, HashSet};
 
 use zerocopy::little_endian::U32;
 
-use crate::error::{Error, Result};
-use crate::format::NODE_BLOCKS;
-use crate::format::item::decode_extent_at;
-use crate::format::key::Kind;
-use crate::format::root::{RawRoot, Root, RootState};
 use crate::index::{NodeSpace, Owned, Tree};
 use crate::space::BlockRun;
-use crate::sync::atomic::AtomicU64;
 use crate::txn::Core;
 use crate::txn::blocks::BlockSet;
 use crate::txn::damage::survey::Survey;
 use crate::txn::merge::{Ending, StepSpace, VolumeStep, write_roots};
 use crate::txn::roots::{RootItems, tree_of};
 use crate::txn::superblocks::volume_tree;
-use crate::types::RemovedDamage;
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::format::NODE_BLOCKS;
+use cairnfs_disk::format::item::decode_extent_at;
+use cairnfs_disk::format::key::Kind;
+use cairnfs_disk::format::root::{RawRoot, Root, RootState};
+use cairnfs_disk::sync::atomic::AtomicU64;
+use cairnfs_disk::types::RemovedDamage;
 
 /// What is written at the end of a removal.
 #[derive(Default)]

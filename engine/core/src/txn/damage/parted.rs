@@ -1,9 +1,9 @@
 //! What the first scan of a survey has seen of an inode, and the keys that are hidden.
 
-use crate::format::geometry::Geometry;
-use crate::format::item::{RawInode, S_IFLNK, S_IFMT, decode_extent_at, decode_inode};
-use crate::format::key::{Key, Kind};
 use crate::index::Unread;
+use cairnfs_disk::format::geometry::Geometry;
+use cairnfs_disk::format::item::{RawInode, S_IFLNK, S_IFMT, decode_extent_at, decode_inode};
+use cairnfs_disk::format::key::{Key, Kind};
 
 /// The ranges of keys that damage hides, ascending.
 #[derive(Default)]

@@ -11,22 +11,22 @@ use std::collections::{BTreeMap, HashMap};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::error::{Error, Result};
-use crate::format::item::{
-    DirEntryRef, ORPHAN_REMOVE, RawInode, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, decode_dir_entry,
-    decode_dir_name, decode_extent_at, decode_inode, encode_dir_entry, encode_dir_name,
-};
-use crate::format::key::{Key, Kind, ORPHANS, SHARED_BYTES, SHARED_VALUES};
-use crate::format::xattr::{
-    StoredValue, bytes_key, decode_shared_bytes, decode_shared_value, decode_stored_xattrs,
-    encode_shared_value, encode_stored_xattr, shared_key,
-};
-use crate::format::{MAX_COUNTER, MAX_INLINE, ROOT_INO};
 use crate::index::{Edits, Found, Tree, Unread};
 use crate::inode::attrs::Attrs;
 use crate::txn::Core;
 use crate::txn::damage::parted::{Contents, Parted};
-use crate::types::Loss;
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::format::item::{
+    DirEntryRef, ORPHAN_REMOVE, RawInode, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, decode_dir_entry,
+    decode_dir_name, decode_extent_at, decode_inode, encode_dir_entry, encode_dir_name,
+};
+use cairnfs_disk::format::key::{Key, Kind, ORPHANS, SHARED_BYTES, SHARED_VALUES};
+use cairnfs_disk::format::xattr::{
+    StoredValue, bytes_key, decode_shared_bytes, decode_shared_value, decode_stored_xattrs,
+    encode_shared_value, encode_stored_xattr, shared_key,
+};
+use cairnfs_disk::format::{MAX_COUNTER, MAX_INLINE, ROOT_INO};
+use cairnfs_disk::types::Loss;
 
 /// The directory for what has lost its name.
 const LOST_FOUND: &[u8] = b"lost+found";

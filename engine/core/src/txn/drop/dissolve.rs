@@ -3,14 +3,14 @@
 //! Runs under the lock of merges. Everything merged has moved the log's tail, so no record refers
 //! to a freed block, and no change of roots is in the log that still has the root as a parent.
 
-use crate::error::{Error, Result};
-use crate::fault::{self, InjectedFault};
-use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::txn::Core;
 use crate::txn::blocks::BlockSet;
 use crate::txn::drop::walk::Walk;
 use crate::txn::merge::{Ending, StepSpace, StepUnits, VolumeStep, write_roots};
 use crate::txn::roots::{Place, RootChanges};
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::fault::{self, InjectedFault};
+use cairnfs_disk::sync::atomic::{AtomicU64, Ordering};
 
 impl Core {
     /// Ends a complete walk. Does nothing if the lineage is another one now, so that the root waits

@@ -3,12 +3,12 @@
 //! A merge frees nothing that its tree inherits. If the parent is the root of the walk, the walk may
 //! have passed the place already, so the merge hands over what only the parent has from then on.
 
-use crate::fault::{InjectedFault, is_injected};
-use crate::format::NODE_BLOCKS;
 use crate::space::BlockRun;
-use crate::sync::Mutex;
 use crate::txn::blocks::BlockSet;
 use crate::txn::runs::subtract_runs;
+use cairnfs_disk::fault::{InjectedFault, is_injected};
+use cairnfs_disk::format::NODE_BLOCKS;
+use cairnfs_disk::sync::Mutex;
 
 /// What a step of a merge gives up and gains, of what its trees inherit from the root of a walk.
 #[derive(Debug, Default)]

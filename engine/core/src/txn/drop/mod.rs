@@ -18,13 +18,13 @@ mod walk;
 
 pub(super) use self::given_up::{GivenUp, Watch};
 use self::walk::Walk;
-use crate::error::{Error, Result};
-use crate::format::BLOCK_SIZE;
 use crate::space::{Class, Space};
-use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::txn::Core;
 use crate::txn::blocks::BlockSet;
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::format::BLOCK_SIZE;
+use cairnfs_disk::sync::Mutex;
+use cairnfs_disk::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Items and nodes that a step of a walk compares, about.
 const PIECE: u64 = 1 << 14;

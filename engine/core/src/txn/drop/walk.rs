@@ -10,17 +10,17 @@
 //! Nodes and large values are compared by their addresses, data block by block: the two trees may
 //! have split or joined the same blocks differently.
 
-use crate::error::{Error, Result};
-use crate::fault::{self, InjectedFault, is_injected};
-use crate::format::item::decode_extent_at;
-use crate::format::key::{Key, Kind};
-use crate::format::numbers::Given;
-use crate::format::{MAX_EXTENT_BLOCKS, NODE_BLOCKS};
 use crate::index::{Difference, Limits, OldOnly, Progress, Tree};
 use crate::space::BlockRun;
 use crate::txn::Core;
 use crate::txn::blocks::BlockSet;
 use crate::txn::roots::Place;
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::fault::{self, InjectedFault, is_injected};
+use cairnfs_disk::format::item::decode_extent_at;
+use cairnfs_disk::format::key::{Key, Kind};
+use cairnfs_disk::format::numbers::Given;
+use cairnfs_disk::format::{MAX_EXTENT_BLOCKS, NODE_BLOCKS};
 
 /// Attempts to read a piece while merges replace the tree, before merges have to wait for it.
 const ATTEMPTS: usize = 4;

@@ -18,21 +18,21 @@ use smallvec::SmallVec;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::device::{Stamps, Storage};
-use crate::fault::{self, InjectedFault, is_injected};
-use crate::format::item::RawInode;
-use crate::format::record::push_check;
-use crate::hash::IntHash;
 use crate::inode::Inode;
 use crate::inode::log_deps::{Children, MOST_CHECKED, Written};
 use crate::journal::Journal;
 use crate::journal::cil::Context;
 use crate::journal::fsync_record::{FsyncRecord, Gathered};
 use crate::journal::vector::{Change, LogVector, charge_for};
-use crate::mechanism::Mechanism;
-use crate::sync::atomic::Ordering;
 use crate::txn::fsync::{Place, Request};
 use crate::txn::{Core, ItemStore};
+use cairnfs_disk::device::{Stamps, Storage};
+use cairnfs_disk::fault::{self, InjectedFault, is_injected};
+use cairnfs_disk::format::item::RawInode;
+use cairnfs_disk::format::record::push_check;
+use cairnfs_disk::hash::IntHash;
+use cairnfs_disk::mechanism::Mechanism;
+use cairnfs_disk::sync::atomic::Ordering;
 
 /// Largest number of inodes of a record: commits wait while the closure is followed. A larger
 /// closure is most of its context, which is written instead.

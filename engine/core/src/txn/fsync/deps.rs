@@ -3,11 +3,11 @@
 //! The caller holds the states of these inodes and the open context; the dependency lists have
 //! locks of their own. An fsync follows what is recorded here ([`super::closure`]).
 
-use crate::fault::{self, InjectedFault, is_injected};
-use crate::format::key::Kind;
 use crate::inode::log_deps::NameChange;
 use crate::inode::{Inode, InodeState};
 use crate::txn::Commit;
+use cairnfs_disk::fault::{self, InjectedFault, is_injected};
+use cairnfs_disk::format::key::Kind;
 
 /// A directory entry that a transaction adds or removes.
 pub struct NameAt {

@@ -21,11 +21,11 @@ use crossbeam_utils::CachePadded;
 use smallvec::SmallVec;
 
 use self::closure::gather;
-use crate::error::{Error, Result};
-use crate::group_commit::{self, Joined};
 use crate::journal::cil::Context;
-use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::txn::{Core, ItemStore};
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::group_commit::{self, Joined};
+use cairnfs_disk::sync::atomic::{AtomicU64, Ordering};
 
 /// A request to make an inode durable.
 #[derive(Debug, Clone, Copy)]

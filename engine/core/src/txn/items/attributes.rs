@@ -5,20 +5,20 @@
 //! time: then no merge changes the attribute, so its use keeps the value in place, in this tree and
 //! in newer ones.
 
-use crate::error::{Error, Result};
-use crate::format::MAX_OWN_VALUE;
-use crate::format::key::{Key, Kind};
-use crate::format::record::Entry;
-use crate::format::xattr::{
-    SharedRef, StoredValue, XATTR_HEAD, decode_stored_xattrs, decode_xattrs, shared_place,
-    xattr_head,
-};
 use crate::inode::{Inode, InodeState};
 use crate::journal::vector::Parts;
 use crate::txn::items::ItemStore;
 use crate::txn::items::read::Item;
 use crate::txn::items::values::{bad_value, value_at};
 use crate::values::Value;
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::format::MAX_OWN_VALUE;
+use cairnfs_disk::format::key::{Key, Kind};
+use cairnfs_disk::format::record::Entry;
+use cairnfs_disk::format::xattr::{
+    SharedRef, StoredValue, XATTR_HEAD, decode_stored_xattrs, decode_xattrs, shared_place,
+    xattr_head,
+};
 
 /// The value of an attribute as it was read.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -7,9 +7,9 @@
 use std::sync::Arc;
 
 use crate::inode::Inode;
-use crate::shard::Sharded;
-use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use crate::sync::in_threads;
+use cairnfs_disk::shard::Sharded;
+use cairnfs_disk::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use cairnfs_disk::sync::in_threads;
 
 /// Inodes with their numbers.
 pub(in crate::txn) type DirtyInodes = Vec<(u64, Arc<Inode>)>;

@@ -28,21 +28,21 @@ pub(super) use values::bad_value;
 pub use values::value_at;
 
 use self::names::NameCache;
-use crate::device::Storage;
-use crate::error::{Error, Result};
-use crate::fault::{self, InjectedFault};
-use crate::format::checksum::name_hash;
-use crate::format::geometry::Geometry;
-use crate::format::key::{Key, Kind};
 use crate::index::{Index, Tree};
 use crate::inode::attrs::Attrs;
 use crate::inode::dirty::DirtySet;
 use crate::inode::table::InodeTable;
 use crate::inode::{Inode, InodeState};
-use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::txn::commit::is_inherited;
 use crate::txn::copies::{Payer, Unwritten};
 use crate::values::{TreeNumber, Values};
+use cairnfs_disk::device::Storage;
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::fault::{self, InjectedFault};
+use cairnfs_disk::format::checksum::name_hash;
+use cairnfs_disk::format::geometry::Geometry;
+use cairnfs_disk::format::key::{Key, Kind};
+use cairnfs_disk::sync::atomic::{AtomicU64, Ordering};
 
 /// What all trees of files of a volume share.
 #[derive(Clone)]

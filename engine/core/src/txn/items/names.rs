@@ -7,16 +7,16 @@
 
 use std::collections::VecDeque;
 
-use crate::format::checksum::name_hash;
-use crate::format::item::decode_dir_entry;
-use crate::format::key::Kind;
 use crate::inode::dirty::{DirtySet, Slot};
 use crate::inode::names::NameMemory;
 use crate::inode::table::InodeTable;
 use crate::inode::{Inode, InodeState};
-use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicI64, Ordering};
 use crate::txn::items::ItemStore;
+use cairnfs_disk::format::checksum::name_hash;
+use cairnfs_disk::format::item::decode_dir_entry;
+use cairnfs_disk::format::key::Kind;
+use cairnfs_disk::sync::Mutex;
+use cairnfs_disk::sync::atomic::{AtomicI64, Ordering};
 
 /// Directories checked for each one that grows.
 const STEPS: usize = 8;

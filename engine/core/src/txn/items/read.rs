@@ -4,14 +4,16 @@
 //! without a lock: if a merge has replaced the tree meanwhile and reused its blocks, the checksums
 //! in the pointers detect that, and the lookup is repeated in the new tree.
 
-use crate::error::{Error, Result};
-use crate::format::BLOCK_SIZE;
-use crate::format::item::{DirEntryRef, decode_dir_entry, decode_dir_name, decode_extent_at};
-use crate::format::key::{Key, Kind};
 use crate::index::{Found, hides};
 use crate::inode::dirty::Slot;
 use crate::inode::{Inode, InodeState};
 use crate::txn::items::ItemStore;
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::format::BLOCK_SIZE;
+use cairnfs_disk::format::item::{
+    DirEntryRef, decode_dir_entry, decode_dir_name, decode_extent_at,
+};
+use cairnfs_disk::format::key::{Key, Kind};
 
 /// Items read from the index at a time while a listing merges it with the dirty sets.
 const BATCH: usize = 128;

@@ -1,8 +1,8 @@
 //! Shared values as the index holds them: reading one at its place.
 
-use crate::error::{Error, Result};
-use crate::format::xattr::{SharedRef, decode_shared_bytes, decode_shared_value};
 use crate::index::{Index, Tree};
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::format::xattr::{SharedRef, decode_shared_bytes, decode_shared_value};
 
 /// The error for a reference to a missing or different value, in the leaf at `block`.
 pub(in crate::txn) fn bad_value(block: u64, place: SharedRef, found: String) -> Error {
@@ -34,7 +34,7 @@ impl crate::txn::items::ItemStore {
     /// The use counts of all values in the index, in order of their keys.
     pub fn shared_uses(&self) -> Result<Vec<u64>> {
         let mut uses = Vec::new();
-        let from = crate::format::xattr::shared_key(0);
+        let from = cairnfs_disk::format::xattr::shared_key(0);
         self.index().scan(&self.tree(), &from, &mut |key, item| {
             let shared = key.kind == from.kind && key.object == from.object;
             if shared && let Ok((count, _)) = decode_shared_value(item) {

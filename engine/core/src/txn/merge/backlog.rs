@@ -6,7 +6,7 @@
 use crossbeam_utils::CachePadded;
 
 use crate::space::BlockRun;
-use crate::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use cairnfs_disk::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 /// Sums of what merges have to do.
 #[derive(Default)]

@@ -5,17 +5,17 @@
 //! the reserve: it rewrites the same items into as few leaves as possible. Packing runs in steps
 //! like a merge, under the lock of merges, and changes no item.
 
-use crate::error::{Error, Result};
-use crate::format::key::Key;
 use crate::index::NodeSpace;
-use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::txn::Core;
 use crate::txn::merge::edits::ImageChange;
 use crate::txn::merge::rest::Ending;
 use crate::txn::merge::step_space::StepSpace;
 use crate::txn::merge::steps::{NewTree, finish_step};
 use crate::txn::roots::{RootItems, tree_of};
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::format::key::Key;
+use cairnfs_disk::sync::Mutex;
+use cairnfs_disk::sync::atomic::{AtomicU64, Ordering};
 
 /// Minimum number of new nodes before packing is tried again.
 const WORTH: u64 = 16;

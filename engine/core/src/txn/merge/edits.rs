@@ -12,26 +12,26 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::error::{Error, Result};
-use crate::format::MAX_OWN_VALUE;
-use crate::format::item::{decode_dir_entry, decode_extent};
-use crate::format::key::{Key, Kind, ORPHANS};
-use crate::format::xattr::{
-    StoredValue, XATTR_HEAD, decode_stored_xattrs, decode_xattrs, encode_stored_xattr,
-};
 use crate::index::{Edits, Tree};
 use crate::inode::Inode;
 use crate::inode::dirty::{DirtySet, Sealed};
 use crate::journal::vector::LogVector;
-use crate::prefetch::prefetch;
 use crate::space::BlockRun;
-use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::txn::commit::is_inherited;
 use crate::txn::drop::GivenUp;
 use crate::txn::items::{ItemStore, bad_item};
 use crate::txn::merge::old_names::{Indexes, OldNames, change_names};
 use crate::txn::merge::shared::{SharedEdits, StepValues};
 use crate::values::Value;
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::format::MAX_OWN_VALUE;
+use cairnfs_disk::format::item::{decode_dir_entry, decode_extent};
+use cairnfs_disk::format::key::{Key, Kind, ORPHANS};
+use cairnfs_disk::format::xattr::{
+    StoredValue, XATTR_HEAD, decode_stored_xattrs, decode_xattrs, encode_stored_xattr,
+};
+use cairnfs_disk::prefetch::prefetch;
+use cairnfs_disk::sync::atomic::{AtomicU64, Ordering};
 
 /// Inodes that are prefetched together.
 pub(super) const TOGETHER: usize = 16;

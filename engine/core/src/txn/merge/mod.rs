@@ -44,18 +44,18 @@ use self::step_space::Retired;
 pub(super) use self::step_space::{StepSpace, StepUnits};
 use self::steps::{Step, StepEnd, merge_step};
 pub(super) use self::steps::{VolumeStep, write_roots};
-use crate::error::{Error, Result};
 use crate::journal::position::LogPosition;
 use crate::journal::ring::CONTEXT_BASE;
-use crate::metrics::Latency;
 use crate::space::{BlockRun, Class};
-use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::txn::Core;
 use crate::txn::copies::{Copies, Heir};
 use crate::txn::heads::HeadInput;
 use crate::txn::items::NOT_A_HEAD;
 use crate::txn::roots::{RootItems, log_vectors};
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::metrics::Latency;
+use cairnfs_disk::sync::Mutex;
+use cairnfs_disk::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Birth of nodes that are made while no merge runs.
 fn newest_birth(core: &Core) -> u64 {

@@ -11,12 +11,12 @@ use std::collections::{BTreeMap, HashMap};
 
 use smallvec::SmallVec;
 
-use crate::error::{Error, Result};
-use crate::fault::{self, InjectedFault, is_injected};
-use crate::format::item::{decode_dir_name, encode_dir_name};
-use crate::format::key::Key;
-use crate::hash::IntHash;
 use crate::index::{Edits, Index, Tree};
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::fault::{self, InjectedFault, is_injected};
+use cairnfs_disk::format::item::{decode_dir_name, encode_dir_name};
+use cairnfs_disk::format::key::Key;
+use cairnfs_disk::hash::IntHash;
 
 /// Indexes of entries.
 pub(super) type Indexes = SmallVec<[u64; 1]>;

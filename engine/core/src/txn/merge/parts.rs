@@ -9,15 +9,15 @@
 
 use std::sync::Arc;
 
-use crate::device::waiting;
-use crate::error::Result;
-use crate::format::key::SHARED_BYTES;
 use crate::index::{Bounds, NodeSpace, Part, TOGETHER, Tree};
 use crate::inode::Inode;
-use crate::sync::in_threads;
 use crate::txn::Core;
 use crate::txn::merge::edits::MergeEdits;
 use crate::txn::merge::step_space::StepSpace;
+use cairnfs_disk::device::waiting;
+use cairnfs_disk::error::Result;
+use cairnfs_disk::format::key::SHARED_BYTES;
+use cairnfs_disk::sync::in_threads;
 
 /// Parts for each thread, so that a thread which is done early finds another one.
 const PARTS: u64 = 4;

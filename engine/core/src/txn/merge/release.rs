@@ -7,15 +7,15 @@
 use std::sync::Arc;
 
 use crate::journal::vector::LogVector;
-use crate::prefetch::prefetch;
-use crate::sync::atomic::{AtomicUsize, Ordering};
-use crate::sync::in_threads;
 use crate::txn::Core;
 use crate::txn::heads::HeadInput;
 use crate::txn::items::{DirtyInodes, ItemStore};
 use crate::txn::merge::backlog::Backlog;
 use crate::txn::merge::edits::TOGETHER;
 use crate::txn::merge::parts::PIECE;
+use cairnfs_disk::prefetch::prefetch;
+use cairnfs_disk::sync::atomic::{AtomicUsize, Ordering};
+use cairnfs_disk::sync::in_threads;
 
 /// Waiters for memory are woken each time this many inodes were released.
 const WAKE_EVERY: usize = 1 << 14;

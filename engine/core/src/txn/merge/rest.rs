@@ -6,12 +6,12 @@
 //! keeps all that the previous state needs: the log before the new tail, and the blocks and nodes
 //! that the merge freed.
 
-use crate::error::Result;
-use crate::format::NODE_BLOCKS;
 use crate::space::BlockRun;
 use crate::txn::Core;
 use crate::txn::merge::step_space::Retired;
 use crate::txn::runs::join_runs;
+use cairnfs_disk::error::Result;
+use cairnfs_disk::format::NODE_BLOCKS;
 
 /// Whether a merge waits for its last superblock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

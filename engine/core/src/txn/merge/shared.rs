@@ -15,19 +15,19 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::error::{Error, Result};
-use crate::fault::{self, InjectedFault, is_injected};
-use crate::format::key::{Key, SHARED_BYTES};
-use crate::format::overflow::UNIT_DATA;
-use crate::format::xattr::{
+use crate::index::{Edits, Tree};
+use crate::txn::items::{ItemStore, bad_value, value_at};
+use crate::values::{Value, Values};
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::fault::{self, InjectedFault, is_injected};
+use cairnfs_disk::format::key::{Key, SHARED_BYTES};
+use cairnfs_disk::format::overflow::UNIT_DATA;
+use cairnfs_disk::format::xattr::{
     SLOTS, SharedRef, bytes_key, decode_shared_value, encode_shared_value, is_apart, shared_key,
     shared_place,
 };
-use crate::index::{Edits, Tree};
-use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::txn::items::{ItemStore, bad_value, value_at};
-use crate::values::{Value, Values};
+use cairnfs_disk::sync::Mutex;
+use cairnfs_disk::sync::atomic::{AtomicU64, Ordering};
 
 /// The change of one value.
 struct Change {

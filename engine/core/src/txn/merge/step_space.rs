@@ -10,16 +10,16 @@
 
 use std::collections::HashSet;
 
-use crate::error::{Error, Result};
-use crate::format::NODE_BLOCKS;
 use crate::index::{NodeCounts, NodeSpace};
 use crate::space::{BlockRun, Class, Funding};
-use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::txn::Core;
 use crate::txn::commit::is_inherited;
 use crate::txn::copies::reserve_up_to;
 use crate::txn::drop::GivenUp;
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::format::NODE_BLOCKS;
+use cairnfs_disk::sync::Mutex;
+use cairnfs_disk::sync::atomic::{AtomicU64, Ordering};
 
 /// Units released at once while the unreserved units do not cover what must be reserved again.
 /// Fewer than the permanent reserve, so that no ordinary reservation takes them in between.
@@ -266,13 +266,13 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::device::{Device, MemoryDevice};
     use crate::fs::{MakeOptions, make_device};
     use crate::txn::merge::edits::ImageChange;
     use crate::txn::merge::rest::Ending;
     use crate::txn::merge::steps::finish_step;
     use crate::txn::roots::RootItems;
     use crate::txn::{Limits, OpenMode};
+    use cairnfs_disk::device::{Device, MemoryDevice};
 
     const PROMISED: u64 = 10;
 

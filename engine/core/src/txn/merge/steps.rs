@@ -11,15 +11,9 @@ use std::collections::{HashSet, VecDeque};
 
 use zerocopy::little_endian::{U32, U64};
 
-use crate::error::Result;
-use crate::fault::{self, InjectedFault, is_injected};
-use crate::format::key::{Key, VOLUME_ROOT};
-use crate::format::root::{RawRoot, Root};
-use crate::format::superblock::Superblock;
 use crate::index::{Edits, NodeCounts, Tree};
 use crate::journal::position::LogPosition;
 use crate::space::BlockRun;
-use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::txn::Core;
 use crate::txn::drop::GivenUp;
 use crate::txn::merge::edits::{ImageChange, MergeEdits};
@@ -29,6 +23,12 @@ use crate::txn::merge::step_space::{Retired, StepSpace, StepUnits, unit};
 use crate::txn::roots::{RootChanges, RootItems, root_key, tree_of};
 use crate::txn::runs::{join_touching, subtract_runs};
 use crate::txn::superblocks::volume_tree;
+use cairnfs_disk::error::Result;
+use cairnfs_disk::fault::{self, InjectedFault, is_injected};
+use cairnfs_disk::format::key::{Key, VOLUME_ROOT};
+use cairnfs_disk::format::root::{RawRoot, Root};
+use cairnfs_disk::format::superblock::Superblock;
+use cairnfs_disk::sync::atomic::{AtomicU64, Ordering};
 
 /// Parameters that all steps of a merge share.
 pub(super) struct Step<'a> {
@@ -290,7 +290,7 @@ pub(in crate::txn) struct VolumeStep<'a, L, G> {
 /// Returns the units of the step.
 ///
 /// # Errors
-/// [`Error::NoSpace`](crate::Error::NoSpace) before anything was changed; damage, the device's
+/// [`Error::NoSpace`](cairnfs_disk::Error::NoSpace) before anything was changed; damage, the device's
 /// failure.
 pub(in crate::txn) fn write_roots<'a>(
     core: &Core,

@@ -5,10 +5,10 @@
 
 use std::sync::Arc;
 
-use crate::error::Result;
 use crate::inode::Inode;
 use crate::txn::change::touched;
 use crate::txn::{Core, ItemStore};
+use cairnfs_disk::error::Result;
 
 /// Leaves that the replayed changes of a head may touch. The log does not tell which extents were
 /// deleted together, so each of them may be the only one in its leaf.

@@ -9,16 +9,16 @@
 //! damage leaves it, is mended before anything else is written: no place ever keeps a superblock that
 //! the volume did not go on from.
 
-use crate::device::{AlignedBuf, Device};
-use crate::error::{Corruption, Error, Result};
-use crate::format::BLOCK_SIZE;
-use crate::format::foreign;
-use crate::format::geometry::SUPERBLOCK_SLOTS;
-use crate::format::search::{CHUNK, Effort, Search};
-use crate::format::superblock::{
+use cairnfs_disk::device::{AlignedBuf, Device};
+use cairnfs_disk::error::{Corruption, Error, Result};
+use cairnfs_disk::format::BLOCK_SIZE;
+use cairnfs_disk::format::foreign;
+use cairnfs_disk::format::geometry::SUPERBLOCK_SLOTS;
+use cairnfs_disk::format::search::{CHUNK, Effort, Search};
+use cairnfs_disk::format::superblock::{
     KNOWN_INCOMPATIBLE, MAGIC, RawSuperblock, Superblock, absent, copy_blocks_of,
 };
-use crate::types::LostFront;
+use cairnfs_disk::types::LostFront;
 
 /// The newest superblock, and what is known of the places of superblocks.
 #[derive(Debug, Clone, Copy)]

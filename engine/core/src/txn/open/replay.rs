@@ -17,28 +17,28 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::error::{Error, Result};
-use crate::fault::{self, InjectedFault, is_injected};
-use crate::format::item::{decode_dir_entry, decode_extent, decode_extent_at};
-use crate::format::key::{Key, Kind, MAIN_ROOT, VOLUME_ROOT};
-use crate::format::lineage::check_changes;
-use crate::format::pointer::RawPtr;
-use crate::format::record::Entry;
-use crate::format::root::Root;
-use crate::format::xattr::decode_xattrs;
 use crate::inode::attrs::Attrs;
 use crate::inode::dirty::Slot;
 use crate::inode::{Inode, InodeState};
 use crate::journal::recover::{FoundContext, Scan, read_context};
 use crate::journal::vector::{Change, LogVector};
 use crate::space::BlockRun;
-use crate::sync::Mutex;
 use crate::txn::Core;
 use crate::txn::change::shrinkage;
 use crate::txn::heads::HeadInput;
 use crate::txn::items::ItemStore;
 use crate::txn::roots::RootItems;
 use crate::txn::runs::subtract_runs;
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::fault::{self, InjectedFault, is_injected};
+use cairnfs_disk::format::item::{decode_dir_entry, decode_extent, decode_extent_at};
+use cairnfs_disk::format::key::{Key, Kind, MAIN_ROOT, VOLUME_ROOT};
+use cairnfs_disk::format::lineage::check_changes;
+use cairnfs_disk::format::pointer::RawPtr;
+use cairnfs_disk::format::record::Entry;
+use cairnfs_disk::format::root::Root;
+use cairnfs_disk::format::xattr::decode_xattrs;
+use cairnfs_disk::sync::Mutex;
 
 /// Approximate bytes of memory of a slot, besides its vector.
 const SLOT_MEMORY: i64 = 64;

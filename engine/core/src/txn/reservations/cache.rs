@@ -8,10 +8,10 @@
 
 use crossbeam_utils::CachePadded;
 
-use crate::shard::{Unsummed, thread_shard};
 use crate::space::growth_units;
-use crate::sync::{Mutex, MutexGuard};
 use crate::txn::reservations::Totals;
+use cairnfs_disk::shard::{Unsummed, thread_shard};
+use cairnfs_disk::sync::{Mutex, MutexGuard};
 
 const CACHES: usize = if cfg!(shuttle) { 2 } else { 16 };
 

@@ -16,11 +16,11 @@ pub use cache::CommitCounts;
 pub(super) use cache::{Credit, Done};
 
 use self::cache::ReservationCaches;
-use crate::error::Result;
 use crate::journal::Journal;
-use crate::mechanism::Mechanism;
 use crate::space::{Class, Space};
-use crate::sync::atomic::{AtomicI64, Ordering};
+use cairnfs_disk::error::Result;
+use cairnfs_disk::mechanism::Mechanism;
+use cairnfs_disk::sync::atomic::{AtomicI64, Ordering};
 
 /// Sums of all commits since a merge last took them.
 pub(super) struct Totals {

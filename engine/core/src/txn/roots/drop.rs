@@ -2,13 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use crate::error::{Error, Result};
-use crate::fault::{InjectedFault, is_injected};
-use crate::format::key::VOLUME_ROOT;
-use crate::format::root::{MAIN_NAME, RawRoot, Root, RootState};
-use crate::hash::IntHash;
 use crate::index::Tree;
 use crate::txn::roots::{Roots, Table, tree_of};
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::fault::{InjectedFault, is_injected};
+use cairnfs_disk::format::key::VOLUME_ROOT;
+use cairnfs_disk::format::root::{MAIN_NAME, RawRoot, Root, RootState};
+use cairnfs_disk::hash::IntHash;
 
 /// Items of roots to write, or to remove from the volume tree.
 pub(in crate::txn) type RootChanges = BTreeMap<u32, Option<Root>>;

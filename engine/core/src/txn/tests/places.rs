@@ -7,10 +7,10 @@ use std::collections::BTreeMap;
 use zerocopy::little_endian::U64;
 
 use super::*;
-use crate::format::geometry::{Geometry, MIN_VOLUME_SIZE};
-use crate::format::superblock::COPIES;
 use crate::source::Source;
-use crate::sync::Mutex;
+use cairnfs_disk::format::geometry::{Geometry, MIN_VOLUME_SIZE};
+use cairnfs_disk::format::superblock::COPIES;
+use cairnfs_disk::sync::Mutex;
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
 const HISTORIES: u64 = 20_000;
@@ -71,10 +71,10 @@ impl Run {
         newest.magic = MAGIC;
         newest.ro_compatible = U64::new(COPIES);
         newest.block_size = (BLOCK_SIZE as u32).into();
-        newest.node_size = (crate::format::NODE_SIZE as u32).into();
+        newest.node_size = (cairnfs_disk::format::NODE_SIZE as u32).into();
         newest.total_blocks = U64::new(geometry.total_blocks);
         newest.log_blocks = U64::new(geometry.log_blocks);
-        newest.next_ino = U64::new(crate::format::FIRST_USER_INO);
+        newest.next_ino = U64::new(cairnfs_disk::format::FIRST_USER_INO);
         newest.copies = geometry.copy_goals().map(U64::new);
         let mut run = Self {
             disk: Disk::default(),

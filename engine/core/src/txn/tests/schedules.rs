@@ -3,13 +3,13 @@
 
 use std::sync::{Arc, Mutex as Plain, OnceLock};
 
-use crate::device::disk::{Disk, Image};
-use crate::format::key::{Key, Kind};
 use crate::fs::{MakeOptions, make_device};
-use crate::sync::explore::{Cost, explore};
-use crate::sync::{thread, wait_for_ever};
 use crate::txn::roots::tree_of;
 use crate::txn::{Core, Limits, Need, OpenMode};
+use cairnfs_disk::device::disk::{Disk, Image};
+use cairnfs_disk::format::key::{Key, Kind};
+use cairnfs_disk::sync::explore::{Cost, explore};
+use cairnfs_disk::sync::{thread, wait_for_ever};
 
 const SIZE: u64 = 16 << 20;
 const INO: u64 = 100;

@@ -49,7 +49,7 @@ impl FileDevice {
     ///
     /// # Errors
     /// [`Error::Open`] if it does not exist or is of another file type.
-    pub(crate) fn is_block_device_at(path: &Path) -> Result<bool> {
+    pub fn is_block_device_at(path: &Path) -> Result<bool> {
         let kind = rustix::fs::stat(path)
             .map(|s| FileType::from_raw_mode(s.st_mode))
             .map_err(|e| open_error(path, e.into()))?;

@@ -8,9 +8,9 @@ use proptest::prelude::*;
 use super::model::{Counters, Model, Node, Random, node};
 use super::volume::{ModelVolume, Numbered, block_bytes, raw_inode};
 use crate::diff::{Change, Changes, FileTree, InodeDelta, Item, Name, TreeDelta, Values};
-use crate::error::Error;
-use crate::format::item::{RawInode, S_IFDIR, S_IFREG};
-use crate::format::{BLOCK_SIZE, ROOT_INO};
+use cairnfs_disk::error::Error;
+use cairnfs_disk::format::item::{RawInode, S_IFDIR, S_IFREG};
+use cairnfs_disk::format::{BLOCK_SIZE, ROOT_INO};
 
 pub fn delta(old: FileTree<'_>, new: FileTree<'_>) -> TreeDelta {
     TreeDelta::collect(Changes::new(old, new).unwrap()).unwrap()
@@ -119,7 +119,7 @@ pub fn history(
     seed: u64,
     rounds: usize,
     changes: usize,
-) -> (ModelVolume, Vec<(Model, crate::index::Tree)>) {
+) -> (ModelVolume, Vec<(Model, cairnfs_core::index::Tree)>) {
     let mut random = Random(seed | 1);
     let (mut model, mut counters) = (Model::default(), Counters::default());
     let mut volume = ModelVolume::new();
@@ -256,7 +256,7 @@ fn preallocated_and_split_extents_read_the_same() {
 /// One place for shared values has another value, and no attribute item tells so.
 #[test]
 fn exchanged_shared_values_are_refused() {
-    use crate::format::xattr::{SharedRef, encode_shared_value};
+    use cairnfs_disk::format::xattr::{SharedRef, encode_shared_value};
     let mut volume = ModelVolume::new();
     let place = SharedRef { hash: 77, slot: 1 };
     volume
@@ -282,7 +282,7 @@ fn exchanged_shared_values_are_refused() {
 
 #[test]
 fn damaged_items_are_refused() {
-    use crate::format::key::{Key, Kind};
+    use cairnfs_disk::format::key::{Key, Kind};
     let (model, mut volume) = (Model::default(), ModelVolume::new());
     let old = volume.write(&model, 256);
     for (ino, kind, value) in [

@@ -6,8 +6,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::format::item::{FIRST_DIR_INDEX, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
-use crate::format::{BLOCK_SIZE, FIRST_USER_INO, MAX_INLINE, ROOT_INO};
+use cairnfs_disk::format::item::{FIRST_DIR_INDEX, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
+use cairnfs_disk::format::{BLOCK_SIZE, FIRST_USER_INO, MAX_INLINE, ROOT_INO};
 
 /// Random numbers that depend on a seed only.
 pub struct Random(pub u64);

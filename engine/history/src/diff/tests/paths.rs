@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use crate::diff::Paths;
 use crate::diff::tests::model::{Model, Random, node};
 use crate::diff::tests::volume::ModelVolume;
-use crate::format::item::S_IFREG;
-use crate::format::{FIRST_USER_INO, ROOT_INO};
+use cairnfs_disk::format::item::S_IFREG;
+use cairnfs_disk::format::{FIRST_USER_INO, ROOT_INO};
 
 const FILES: u64 = 3000;
 

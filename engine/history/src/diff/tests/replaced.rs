@@ -8,9 +8,9 @@ use super::compare::history;
 use super::model::{Counters, Model, node};
 use super::volume::{ModelVolume, Numbered};
 use crate::diff::{FileChange, Report, Status};
-use crate::format::item::{S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
-use crate::format::{BLOCK_SIZE, ROOT_INO};
-use crate::index::Tree;
+use cairnfs_core::index::Tree;
+use cairnfs_disk::format::item::{S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
+use cairnfs_disk::format::{BLOCK_SIZE, ROOT_INO};
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
 

@@ -8,9 +8,9 @@ use super::compare::history;
 use super::model::{Counters, Model, node};
 use super::volume::{ModelVolume, Numbered};
 use crate::diff::{FilePath, Patches, Report, Status, Summary};
-use crate::format::ROOT_INO;
-use crate::format::item::{S_IFDIR, S_IFREG};
-use crate::index::Tree;
+use cairnfs_core::index::Tree;
+use cairnfs_disk::format::ROOT_INO;
+use cairnfs_disk::format::item::{S_IFDIR, S_IFREG};
 
 fn report(volume: &ModelVolume, old: Tree, new: Tree) -> Report {
     Report::new(volume.tree(old), volume.tree(new), &Numbered).unwrap()
@@ -232,5 +232,8 @@ fn circle_of_directories_is_damage() {
     model.nodes.get_mut(&20).unwrap().uid = 7;
     let new = volume.write(&model, 256);
     let refused = Report::new(volume.tree(old), volume.tree(new), &Numbered);
-    assert!(matches!(refused, Err(crate::error::Error::Corrupt(_))));
+    assert!(matches!(
+        refused,
+        Err(cairnfs_disk::error::Error::Corrupt(_))
+    ));
 }

@@ -7,20 +7,20 @@ use zerocopy::little_endian::{I64, U32, U64};
 
 use crate::diff::FileTree;
 use crate::diff::tests::model::{Contents, Model, Node};
-use crate::error::Result;
-use crate::format::checksum::name_hash;
-use crate::format::geometry::Geometry;
-use crate::format::item::{
+use cairnfs_core::index::Tree;
+use cairnfs_core::index::testing::{Bench, Changes, Items};
+use cairnfs_disk::error::Result;
+use cairnfs_disk::format::checksum::name_hash;
+use cairnfs_disk::format::geometry::Geometry;
+use cairnfs_disk::format::item::{
     DirEntryRef, EXTENT_UNWRITTEN, ORPHAN_REMOVE, RawExtent, RawInode, RawTime, S_IFDIR, S_IFMT,
     encode_dir_entry, encode_dir_name,
 };
-use crate::format::key::{Key, Kind};
-use crate::format::xattr::{
+use cairnfs_disk::format::key::{Key, Kind};
+use cairnfs_disk::format::xattr::{
     SharedRef, StoredValue, encode_shared_value, encode_stored_xattr, is_apart, value_hash,
 };
-use crate::format::{BLOCK_SIZE, MAX_OWN_VALUE};
-use crate::index::Tree;
-use crate::index::tests::support::{Bench, Changes, Items};
+use cairnfs_disk::format::{BLOCK_SIZE, MAX_OWN_VALUE};
 
 const SEED: u64 = 5;
 

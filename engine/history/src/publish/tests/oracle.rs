@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::support::is_sound;
 use super::twins::{data, unite};
 use crate::diff::tests::model::{Contents, Model, Node, node};
-use crate::format::ROOT_INO;
-use crate::format::item::S_IFDIR;
 use crate::publish::Side;
+use cairnfs_disk::format::ROOT_INO;
+use cairnfs_disk::format::item::S_IFDIR;
 
 /// The value of three; `None` in conflict.
 fn three<T: PartialEq + Clone>(base: &T, ours: &T, theirs: &T) -> Option<T> {

@@ -10,8 +10,8 @@ use super::twins::{echo, renumbered, unite};
 use crate::diff::tests::model::{Counters, Model, Random};
 use crate::diff::tests::volume::{ModelVolume, Numbered};
 use crate::diff::{Changes, TreeDelta};
-use crate::format::ROOT_INO;
 use crate::publish::{Conflict, ConflictKind, FrozenTrees, Plan, Side, plan};
+use cairnfs_disk::format::ROOT_INO;
 
 /// Removes inodes without names: no tree shows them.
 fn shown(mut model: Model) -> Model {
@@ -256,7 +256,7 @@ fn echoed_sides_have_twins_that_merge() {
 #[test]
 fn edits_in_different_directories_never_conflict() {
     use crate::diff::tests::model::node;
-    use crate::format::item::S_IFDIR;
+    use cairnfs_disk::format::item::S_IFDIR;
     let graft = |to: &mut Model, part: &Model, at: u64, moved: u64| {
         let number = |ino: u64| if ino == ROOT_INO { at } else { ino + moved };
         for (ino, node) in &part.nodes {

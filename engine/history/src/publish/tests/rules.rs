@@ -2,9 +2,9 @@
 
 use super::support::{Models, plain};
 use crate::diff::tests::model::{Counters, Model, node};
-use crate::format::ROOT_INO;
-use crate::format::item::{S_IFDIR, S_IFREG};
 use crate::publish::{ConflictKind, Side};
+use cairnfs_disk::format::ROOT_INO;
+use cairnfs_disk::format::item::{S_IFDIR, S_IFREG};
 
 const DIR: u64 = 20;
 const FILE: u64 = 21;

@@ -7,9 +7,9 @@ use crate::diff::tests::compare::naive;
 use crate::diff::tests::model::{Contents, Model, Node};
 use crate::diff::tests::volume::raw_inode;
 use crate::diff::{Name, TreeDelta};
-use crate::error::Result;
-use crate::format::item::RawInode;
 use crate::publish::{Attribute, Operation, Plan, Side, Trees, Version, plan};
+use cairnfs_disk::error::Result;
+use cairnfs_disk::format::item::RawInode;
 
 pub struct Models<'a> {
     pub base: &'a Model,
@@ -140,7 +140,7 @@ pub fn plain(model: &Model) -> Plain {
 /// Whether every inode has a name (a directory one), every name a directory, and every directory a
 /// way to the root.
 pub fn is_sound(model: &Model) -> bool {
-    let root = crate::format::ROOT_INO;
+    let root = cairnfs_disk::format::ROOT_INO;
     let dir_of = |ino: u64| {
         let names = model.names_of(ino);
         (names.len() == 1).then(|| names.first().unwrap().0)
@@ -157,7 +157,7 @@ pub fn is_sound(model: &Model) -> bool {
     };
     let is_dir = |ino: u64| {
         let node = model.nodes.get(&ino);
-        node.is_some_and(|n| n.is(crate::format::item::S_IFDIR))
+        node.is_some_and(|n| n.is(cairnfs_disk::format::item::S_IFDIR))
     };
     let named = |ino: &u64| *ino == root || !model.names_of(*ino).is_empty();
     model.nodes.keys().all(named)

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::diff::tests::model::{Contents, Counters, Model, Random};
-use crate::format::item::{S_IFDIR, S_IFMT, S_IFREG};
+use cairnfs_disk::format::item::{S_IFDIR, S_IFMT, S_IFREG};
 
 /// Makes in `theirs` much of what `ours` has made since the base, under the same names: mostly
 /// equal, sometimes a little different.

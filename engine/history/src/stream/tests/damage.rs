@@ -7,11 +7,11 @@ use proptest::prelude::*;
 use super::round_trip::sent;
 use super::target::{MemoryTree, sound};
 use crate::diff::tests::compare::history;
-use crate::error::Error;
-use crate::format::frames::Chain;
-use crate::format::stream::{MAX_PAYLOAD, RawBegin, STREAM_VERSION, STREAM_VERSION_ORIGINS};
-use crate::index::Tree;
 use crate::stream::{StreamReader, StreamWriter};
+use cairnfs_core::index::Tree;
+use cairnfs_disk::error::Error;
+use cairnfs_disk::format::frames::Chain;
+use cairnfs_disk::format::stream::{MAX_PAYLOAD, RawBegin, STREAM_VERSION, STREAM_VERSION_ORIGINS};
 
 fn small() -> Vec<u8> {
     let mut writer = StreamWriter::new(Vec::new(), RawBegin::default(), &[]).unwrap();
@@ -116,7 +116,7 @@ fn missing_repeated_and_exchanged_frames_are_refused() {
 fn unknown_version_is_refused_and_named() {
     let mut stream = small();
     stream[8..12].copy_from_slice(&(STREAM_VERSION_ORIGINS + 1).to_le_bytes());
-    let crc = crate::format::checksum::crc(&stream[..12]);
+    let crc = cairnfs_disk::format::checksum::crc(&stream[..12]);
     stream[12..16].copy_from_slice(&crc.to_le_bytes());
     let error = StreamReader::new(&stream[..]).err().unwrap().to_string();
     assert!(error.contains("newer version"), "{error}");

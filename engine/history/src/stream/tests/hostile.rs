@@ -3,12 +3,12 @@
 use zerocopy::IntoBytes;
 
 use super::target::{MemoryTree, inode, sound};
-use crate::error::Error;
-use crate::format::frames::Chain;
-use crate::format::item::{S_IFCHR, S_IFDIR, S_IFLNK, S_IFREG};
-use crate::format::stream::{MAX_PAYLOAD, RawBegin, RawOrigin, Record, STREAM_VERSION};
-use crate::format::{MAX_COUNTER, MAX_FILE_SIZE, ROOT_INO};
 use crate::stream::{MOST_LEVELS, StreamWriter};
+use cairnfs_disk::error::Error;
+use cairnfs_disk::format::frames::Chain;
+use cairnfs_disk::format::item::{S_IFCHR, S_IFDIR, S_IFLNK, S_IFREG};
+use cairnfs_disk::format::stream::{MAX_PAYLOAD, RawBegin, RawOrigin, Record, STREAM_VERSION};
+use cairnfs_disk::format::{MAX_COUNTER, MAX_FILE_SIZE, ROOT_INO};
 
 fn receive(records: &[Record<'_>]) -> Result<MemoryTree, Error> {
     let mut writer = StreamWriter::new(Vec::new(), RawBegin::default(), &[]).unwrap();

@@ -7,12 +7,12 @@ use crate::diff::tests::compare::history;
 use crate::diff::tests::model::{Counters, Model, node};
 use crate::diff::tests::volume::{ModelVolume, Numbered};
 use crate::diff::{Blocks, FileTree};
-use crate::error::{Error, Result};
-use crate::format::ROOT_INO;
-use crate::format::item::S_IFREG;
-use crate::format::stream::{MAX_DATA, RawBegin};
-use crate::index::Tree;
 use crate::stream::{StreamReader, StreamWriter, send};
+use cairnfs_core::index::Tree;
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::format::ROOT_INO;
+use cairnfs_disk::format::item::S_IFREG;
+use cairnfs_disk::format::stream::{MAX_DATA, RawBegin};
 
 fn begin() -> RawBegin {
     RawBegin {

@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::diff::FileTree;
 use crate::diff::tests::model::Model;
 use crate::diff::tests::volume::Numbered;
-use crate::error::Result;
-use crate::format::ROOT_INO;
-use crate::format::item::{S_IFDIR, S_IFLNK, S_IFREG};
-use crate::format::stream::{RawBegin, RawStreamInode, Record};
 use crate::stream::{Target, receive};
-use crate::types::FileKind;
+use cairnfs_disk::error::Result;
+use cairnfs_disk::format::ROOT_INO;
+use cairnfs_disk::format::item::{S_IFDIR, S_IFLNK, S_IFREG};
+use cairnfs_disk::format::stream::{RawBegin, RawStreamInode, Record};
+use cairnfs_disk::types::FileKind;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Node {

@@ -7,12 +7,12 @@ use std::sync::{Arc, Mutex};
 use proptest::prelude::RngExt;
 use proptest::test_runner::TestRng;
 
-use crate::device::{Device, MemoryDevice};
-use crate::format::key::{Key, Kind};
 use crate::fs::{MakeOptions, make_device};
 use crate::inode::attrs::Attrs;
 use crate::txn::{Core, Limits, Need, OpenMode};
-use crate::types::Time;
+use cairnfs_disk::device::{Device, MemoryDevice};
+use cairnfs_disk::format::key::{Key, Kind};
+use cairnfs_disk::types::Time;
 
 const INODES: u64 = 3000;
 const FIRST: u64 = 1000;

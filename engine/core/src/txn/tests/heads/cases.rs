@@ -1,9 +1,9 @@
 //! The histories.
 
 use super::*;
-use crate::error::Error;
-use crate::sync::atomic::Ordering;
 use crate::txn::RootPin;
+use cairnfs_disk::error::Error;
+use cairnfs_disk::sync::atomic::Ordering;
 
 /// The files that the histories use.
 pub const INODES: std::ops::Range<u64> = 100..104;
@@ -423,7 +423,8 @@ fn fsyncs_of_several_branches_in_one_record() {
     }
     let written = || {
         let counters = v.core.journal.counters();
-        let load = |counter: &crate::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+        let load =
+            |counter: &cairnfs_disk::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
         [&counters.fsync_records, &counters.fsync_inodes].map(load)
     };
     let before = written();

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use crate::device::Device;
-use crate::error::Result;
-use crate::format::BLOCK_SIZE;
+use cairnfs_disk::device::Device;
+use cairnfs_disk::error::Result;
+use cairnfs_disk::format::BLOCK_SIZE;
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
 

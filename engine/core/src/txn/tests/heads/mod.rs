@@ -12,13 +12,6 @@ use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U32, U64};
 
 use self::disk::{Disk, Image};
-use crate::device::{DataStamp, Device};
-use crate::error::Result;
-use crate::format::checksum::crc;
-use crate::format::item::{RawExtent, decode_extent};
-use crate::format::key::{Key, Kind, VOLUME_ROOT};
-use crate::format::root::{Root, RootState};
-use crate::format::{BLOCK_SIZE, NODE_BLOCKS};
 use crate::fs::{MakeOptions, make_device};
 use crate::index::{OldOnly, Tree};
 use crate::inode::attrs::Attrs;
@@ -27,6 +20,13 @@ use crate::space::{Class, Funding};
 use crate::txn::roots::{root_key, tree_of};
 use crate::txn::superblocks::volume_tree;
 use crate::txn::{Core, ForkKind, FsyncRequest, ItemStore, Limits, Need, OpenMode, Pressure};
+use cairnfs_disk::device::{DataStamp, Device};
+use cairnfs_disk::error::Result;
+use cairnfs_disk::format::checksum::crc;
+use cairnfs_disk::format::item::{RawExtent, decode_extent};
+use cairnfs_disk::format::key::{Key, Kind, VOLUME_ROOT};
+use cairnfs_disk::format::root::{Root, RootState};
+use cairnfs_disk::format::{BLOCK_SIZE, NODE_BLOCKS};
 
 const SIZE: u64 = 16 << 20;
 const BLOCK: u64 = BLOCK_SIZE as u64;
@@ -250,7 +250,7 @@ fn put(core: &Core, root: u32, (ino, at): (u64, u64), value: Option<u8>) -> Resu
     let new = match value {
         Some(value) => {
             let run = core.space.alloc(0, 1, Funding::New(Class::Ordinary))?;
-            let run = run.ok_or(crate::error::Error::NoSpace)?;
+            let run = run.ok_or(cairnfs_disk::error::Error::NoSpace)?;
             let bytes = [value; BLOCK_SIZE];
             core.storage.write(run.start * BLOCK, &bytes)?;
             Some((run, crc(&bytes)))
@@ -305,7 +305,8 @@ fn files_of(core: &Core, items: &ItemStore) -> Result<Files, String> {
     for ino in cases::INODES {
         let inode = items.table().get_or_new(ino);
         let mut state = inode.write();
-        let text = |e: crate::error::Error| format!("root {}, inode {ino}: {e}", items.root());
+        let text =
+            |e: cairnfs_disk::error::Error| format!("root {}, inode {ino}: {e}", items.root());
         items.load(&inode, &mut state).map_err(text)?;
         for at in cases::BLOCKS {
             let item = items.item(&inode, &state, Kind::Extent, at).map_err(text)?;
@@ -336,7 +337,7 @@ fn state_of(core: &Core) -> Result<State, String> {
     let mut state = State::new();
     let read = |(_, root): &(u32, Root)| root.state != RootState::Dropping;
     for (id, root) in core.roots.list().into_iter().filter(read) {
-        let text = |e: crate::error::Error| format!("root {id}: {e}");
+        let text = |e: cairnfs_disk::error::Error| format!("root {id}: {e}");
         let items = core.open_root(id).map_err(text)?;
         let files = files_of(core, &items)?;
         if !root.name.is_empty() {
@@ -375,7 +376,7 @@ fn blocks_of(core: &Core, tree: &Tree, used: &mut BTreeSet<u64>) -> Result<()> {
 /// waits for a merge.
 fn check_space(core: &Core) -> Result<(), String> {
     let mut used = BTreeSet::new();
-    let text = |e: crate::error::Error| format!("space: {e}");
+    let text = |e: cairnfs_disk::error::Error| format!("space: {e}");
     let newest = core.superblocks.newest();
     let copies = newest.copy_units();
     used.extend(copies.flat_map(|unit| unit..unit + NODE_BLOCKS));

@@ -1,5 +1,13 @@
-//! Test support: a device in memory, a block allocator, edits from a map, and a test bench that
+//! For tests of the index and of crates above it, behind the feature `testing`: a device in memory, a block allocator, edits from a map, and a test bench that
 //! combines them with a model.
+
+#![allow(
+    missing_docs,
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -10,13 +18,13 @@ use std::thread::ThreadId;
 
 use parking_lot::Mutex;
 
-use crate::device::Device;
-use crate::error::{Error, Result};
-use crate::format::key::{Key, Kind};
-use crate::format::node::CellValue;
-use crate::format::pointer::RawPtr;
-use crate::format::{BLOCK_SIZE, NODE_BLOCKS, NODE_SIZE};
 use crate::index::{Bounds, Edits, Index, NodeCounts, NodeSpace, Part, Tree};
+use cairnfs_disk::device::Device;
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::format::key::{Key, Kind};
+use cairnfs_disk::format::node::CellValue;
+use cairnfs_disk::format::pointer::RawPtr;
+use cairnfs_disk::format::{BLOCK_SIZE, NODE_BLOCKS, NODE_SIZE};
 
 pub const FIRST: u64 = 64;
 
