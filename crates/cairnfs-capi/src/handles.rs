@@ -11,9 +11,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use cairnfs::{File, Volume};
 use parking_lot::RwLock;
 
+use crate::entries::{Entries, Listing};
 use crate::error::{Failure, Outcome};
-use crate::listing::Listing;
-use crate::report::Entries;
 
 /// An open volume, or a branch or snapshot of one, by its number; 0 is none.
 pub type cairnfs_volume = u64;

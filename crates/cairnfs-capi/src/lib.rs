@@ -31,6 +31,7 @@
 
 mod attributes;
 mod boundary;
+mod entries;
 mod error;
 mod file;
 mod fork;

@@ -3,43 +3,14 @@
 use std::ffi::{c_char, c_int};
 use std::os::unix::ffi::OsStrExt;
 
-use cairnfs::{DirEntry, Error, Metadata, ReadDir};
+use cairnfs::DirEntry;
 use parking_lot::Mutex;
 
 use crate::boundary::{self, Place, call};
+use crate::entries::{Listing, Progress};
 use crate::error::{Failure, Outcome};
 use crate::handles::{self, OpenListing, Part, cairnfs_dir, cairnfs_volume};
 use crate::structs::{Out, cairnfs_dirent, cairnfs_stat, name_of};
-
-/// An open listing.
-pub(crate) struct Listing(Mutex<Progress>);
-
-struct Progress {
-    entries: ReadDir,
-    /// A failure behind entries that were still returned.
-    failure: Option<Failure>,
-}
-
-impl Progress {
-    /// The next entry, with its attributes if they are wanted; one that was removed meanwhile has
-    /// none, and is left out.
-    fn next(&mut self, with_metadata: bool) -> Outcome<Option<(DirEntry, Option<Metadata>)>> {
-        loop {
-            let Some(entry) = self.entries.next() else {
-                return Ok(None);
-            };
-            let entry = entry?;
-            if !with_metadata {
-                return Ok(Some((entry, None)));
-            }
-            match entry.metadata() {
-                Ok(metadata) => return Ok(Some((entry, Some(metadata)))),
-                Err(e) if matches!(e.cause(), Error::NotFound) => {}
-                Err(e) => return Err(e.into()),
-            }
-        }
-    }
-}
 
 fn dirent_of(entry: &DirEntry) -> Outcome<cairnfs_dirent> {
     let (name, name_len) = name_of(entry.file_name().as_bytes());

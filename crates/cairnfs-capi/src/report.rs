@@ -3,14 +3,14 @@
 //! A report is made as a whole when it is opened, and needs neither state any more. An entry stays
 //! the next one until the caller's buffer has had place for it.
 
-use std::collections::VecDeque;
 use std::ffi::{c_char, c_int};
 use std::sync::Arc;
 
 use cairnfs::{AttributeChange, Conflict, ConflictKind, FileChange, Status};
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 
 use crate::boundary::{self, Place, call};
+use crate::entries::Entries;
 use crate::error::{Failure, Outcome};
 use crate::handles::{self, OpenReport, OpenVolume, Part, cairnfs_report, cairnfs_volume};
 use crate::structs::{Out, cairnfs_change, cairnfs_conflict};
@@ -61,28 +61,6 @@ pub const CAIRNFS_CONFLICT_NAME_TAKEN: u32 = 7;
 pub const CAIRNFS_CONFLICT_DIRECTORY_REMOVED: u32 = 8;
 /// Of a conflict: both moved directories, which would hold each other.
 pub const CAIRNFS_CONFLICT_CIRCLE: u32 = 9;
-
-/// The rest of a report.
-pub(crate) enum Entries {
-    Changes(Mutex<VecDeque<FileChange>>),
-    Conflicts(Mutex<VecDeque<Conflict>>),
-}
-
-impl Entries {
-    fn changes(&self) -> Outcome<MutexGuard<'_, VecDeque<FileChange>>> {
-        match self {
-            Self::Changes(changes) => Ok(changes.lock()),
-            Self::Conflicts(_) => Err(Failure::invalid("a report of conflicts has no changes")),
-        }
-    }
-
-    fn conflicts(&self) -> Outcome<MutexGuard<'_, VecDeque<Conflict>>> {
-        match self {
-            Self::Conflicts(conflicts) => Ok(conflicts.lock()),
-            Self::Changes(_) => Err(Failure::invalid("a report of changes has no conflicts")),
-        }
-    }
-}
 
 /// A handle of a report of conflicts.
 pub(crate) fn of_conflicts(

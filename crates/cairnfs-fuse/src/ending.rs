@@ -51,7 +51,7 @@ impl Ending for End {
     fn cut_off(&self) {
         self.ops.take_all();
         self.finish();
-        self.ops.door().shut();
+        self.ops.admission().shut();
     }
 
     fn finish(&self) {

@@ -9,13 +9,13 @@
 //! [`status`]). [`messages`] counts what the kernel sends.
 
 pub mod adapter;
+mod admission;
 pub mod apart;
 pub mod caller;
 mod connections;
 pub mod control;
 pub mod convert;
 pub mod descriptors;
-mod door;
 pub mod elsewhere;
 pub mod ending;
 mod full;

@@ -1,7 +1,7 @@
 //! Attributes of objects as extended attributes of files: `user.object.content-type` and others,
-//! and `user.object.meta.KEY` for those of users.
+//! and `user.object.meta.KEY` for those of users; and the ETag, which follows from those of the file.
 
-use cairnfs::{Error, File, Result};
+use cairnfs::{Error, File, Metadata, Result};
 use object_store::{Attribute, Attributes};
 
 const PREFIX: &str = "user.object.";
@@ -16,6 +16,13 @@ const KNOWN: [(&str, Attribute); 6] = [
     ("content-type", Attribute::ContentType),
     ("storage-class", Attribute::StorageClass),
 ];
+
+/// The ETag of a file: its inode, which no other put has, and its last change.
+pub(crate) fn e_tag(metadata: &Metadata) -> String {
+    let attr = metadata.attr();
+    let (ino, changed) = (attr.ino, attr.ctime);
+    format!("\"{ino:x}-{:x}-{:x}\"", changed.secs, changed.nanos)
+}
 
 /// The name of an attribute after the prefix.
 fn name_of(attribute: &Attribute) -> Option<String> {

@@ -21,13 +21,6 @@ use crate::{STORE, attributes, names};
 /// Most bytes that one call of the library reads.
 const STEP: u64 = 1 << 20;
 
-/// The ETag of a file: its inode, which no other put has, and its last change.
-pub(crate) fn e_tag(metadata: &Metadata) -> String {
-    let attr = metadata.attr();
-    let (ino, changed) = (attr.ino, attr.ctime);
-    format!("\"{ino:x}-{:x}-{:x}\"", changed.secs, changed.nanos)
-}
-
 /// The metadata of an object.
 pub(crate) fn meta_of(location: Path, metadata: &Metadata) -> Result<ObjectMeta> {
     let modified = metadata.modified().map_err(error_of)?;
@@ -35,7 +28,7 @@ pub(crate) fn meta_of(location: Path, metadata: &Metadata) -> Result<ObjectMeta>
         location,
         last_modified: DateTime::<Utc>::from(modified),
         size: metadata.len(),
-        e_tag: Some(e_tag(metadata)),
+        e_tag: Some(attributes::e_tag(metadata)),
         version: None,
     })
 }

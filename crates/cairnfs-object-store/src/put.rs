@@ -16,7 +16,7 @@ use object_store::path::Path;
 use object_store::{Error, PutMode, PutResult, Result, UpdateVersion};
 use parking_lot::{Mutex, MutexGuard};
 
-use crate::get::e_tag;
+use crate::attributes::e_tag;
 use crate::names::{Refused, STAGING, error_at, error_of, path_of};
 use crate::{STORE, names};
 

@@ -8,7 +8,7 @@ use std::fmt;
 use zerocopy::FromBytes;
 
 use crate::abi::{self, InitIn, InitOut};
-use crate::request::Malformed;
+use crate::malformed::Malformed;
 
 /// A set of features, as the bits of INIT (`flags2` are the upper 32).
 #[derive(Clone, Copy, Default, PartialEq, Eq)]

@@ -11,14 +11,16 @@
 //! `unsafe` is allowed only at the seams to system calls that have no safe wrapper.
 
 pub mod abi;
-mod courier;
+mod by_rings;
 pub mod dev;
 pub mod init;
+mod malformed;
 pub mod notify;
 mod polling;
 mod quiet;
 mod readers;
 pub mod reply;
+mod reply_thread;
 pub mod request;
 mod ring;
 mod search;

@@ -19,8 +19,8 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-use crate::courier::Post;
 use crate::polling::Pace;
+use crate::reply_thread::Handoff;
 
 /// How long a message may take before another loop takes over waiting. Each tick wakes a thread
 /// while messages arrive, which is a fraction of a percent of one processor.
@@ -128,7 +128,7 @@ struct State {
     /// Whether the loop that received the last message follows a client.
     beside: bool,
     /// Where loops hand replies over.
-    posts: Vec<Arc<Post>>,
+    handoffs: Vec<Arc<Handoff>>,
     closed: bool,
 }
 
@@ -153,7 +153,7 @@ impl Readers {
                 by_client: 0,
                 syncs: false,
                 beside: false,
-                posts: Vec::new(),
+                handoffs: Vec::new(),
                 closed: false,
             }),
             called: Condvar::new(),
@@ -201,8 +201,8 @@ impl Readers {
     }
 
     /// A loop hands its replies over there from now on.
-    pub fn watch_over(&self, post: Arc<Post>) {
-        self.state.lock().posts.push(post);
+    pub fn watch_over(&self, handoff: Arc<Handoff>) {
+        self.state.lock().handoffs.push(handoff);
     }
 
     /// Ends a turn with a message.
@@ -249,7 +249,7 @@ impl Readers {
         let mut state = self.state.lock();
         state.closed = true;
         // They keep the device open.
-        state.posts.clear();
+        state.handoffs.clear();
         drop(state);
         self.called.notify_all();
     }
@@ -283,17 +283,17 @@ impl Readers {
         state.active += 1;
         if state.active == self.loops {
             // Nobody watches any more.
-            self.each_post(state, |post| {
-                post.rescue();
+            self.each_handoff(state, |handoff| {
+                handoff.write_instead();
             });
         }
     }
 
     /// Calls `look` for each place where replies are handed over.
-    fn each_post(&self, state: &mut MutexGuard<'_, State>, look: impl Fn(&Post)) {
-        let posts = state.posts.clone();
-        if !posts.is_empty() {
-            MutexGuard::unlocked(state, || posts.iter().for_each(|post| look(post)));
+    fn each_handoff(&self, state: &mut MutexGuard<'_, State>, look: impl Fn(&Handoff)) {
+        let handoffs = state.handoffs.clone();
+        if !handoffs.is_empty() {
+            MutexGuard::unlocked(state, || handoffs.iter().for_each(|handoff| look(handoff)));
         }
     }
 
@@ -308,14 +308,14 @@ impl Readers {
             return false;
         }
         let is_quiet = state.messages == seen;
-        self.each_post(state, |post| post.attend(is_quiet));
+        self.each_handoff(state, |handoff| handoff.attend(is_quiet));
         if state.messages != seen || state.closed || state.calls > 0 {
             return false;
         }
         if state.reading == 0 {
             return true;
         }
-        if state.posts.iter().any(|post| post.is_awaited()) {
+        if state.handoffs.iter().any(|handoff| handoff.is_awaited()) {
             return false;
         }
         // No message arrives; the next one ends this wait.
@@ -364,7 +364,7 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::courier;
+    use crate::reply_thread;
     use std::ops::Range;
     use std::sync::Arc;
     use std::thread;
@@ -599,12 +599,12 @@ mod tests {
         assert!(calls_another(by(1, true)), "it may read ahead");
     }
 
-    /// Waits until a reply that no courier writes is written while a loop sleeps, with a call of
+    /// Waits until a reply that no reply thread writes is written while a loop sleeps, with a call of
     /// `meanwhile` again and again.
     fn wait_for_reply(meanwhile: impl Fn(&Readers)) {
-        let (kernel, post) = courier::tests::stuck();
+        let (kernel, handoff) = reply_thread::tests::stuck();
         let readers = Arc::new(Readers::new(2, 2));
-        readers.watch_over(post);
+        readers.watch_over(handoff);
         let turn = readers.enter(|| ()).unwrap();
         let parked = park_the_other(&readers);
         let beside = From {
@@ -613,7 +613,7 @@ mod tests {
         };
         readers.leave(turn, SOON, beside);
         readers.enter(|| ()).unwrap();
-        while courier::tests::is_silent(&kernel) {
+        while reply_thread::tests::is_silent(&kernel) {
             meanwhile(&readers);
             thread::sleep(Duration::from_millis(1));
         }
@@ -622,7 +622,7 @@ mod tests {
     }
 
     #[test]
-    fn watcher_writes_a_reply_that_the_courier_does_not() {
+    fn watcher_writes_a_reply_that_the_reply_thread_does_not() {
         wait_for_reply(|_| ());
         // Messages of others do not keep it from that.
         wait_for_reply(|readers| readers.state.lock().messages += 1);

@@ -9,6 +9,7 @@ use zerocopy::{FromBytes, Immutable, KnownLayout};
 
 use crate::abi::{self, InHeader, Opcode, fattr};
 use crate::init::Offer;
+pub use crate::malformed::Malformed;
 
 /// The header of a request: its number, its operation, the inode and the caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,10 +40,6 @@ impl From<&InHeader> for Header {
         }
     }
 }
-
-/// A message that does not have the form of its operation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Malformed(pub &'static str);
 
 /// A time as the protocol has it; nanoseconds count forward, also before 1970.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

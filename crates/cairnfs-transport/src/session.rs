@@ -8,16 +8,14 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
-use rustix::io::Errno as SystemError;
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::abi::{self, InHeader, InitOut, Opcode};
-use crate::courier::Courier;
+use crate::by_rings::ByRings;
 use crate::dev::{Channel, Message, Received};
 use crate::init::{self, Features, Granted, Offer, agree};
 use crate::notify::Notifier;
@@ -25,6 +23,7 @@ use crate::polling::POLL;
 use crate::quiet::{Patient, Quiet, is_direct};
 use crate::readers::{Arrival, From, Readers, Turn};
 use crate::reply::{Errno, Sink};
+use crate::reply_thread::ReplyThread;
 use crate::ring::{Prepared, Running};
 use crate::search::Move;
 use crate::server::{Server, serve};
@@ -66,62 +65,6 @@ pub struct Session<S> {
     config: Config,
 }
 
-/// What the rings do.
-#[derive(Debug, Default)]
-pub(crate) struct ByRings {
-    /// Whether they carry the requests.
-    in_service: AtomicBool,
-    /// Number of requests that were found by polling.
-    pub polled: AtomicU64,
-    /// Becomes readable when a ring has broken.
-    alarm: Option<OwnedFd>,
-}
-
-impl ByRings {
-    /// For a connection with rings.
-    fn new() -> io::Result<Self> {
-        let alarm = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Self {
-            alarm: Some(alarm),
-            ..Self::default()
-        })
-    }
-
-    /// A ring has broken: its requests will not be answered, so the connection must end.
-    pub fn broken(&self) {
-        if let Some(alarm) = &self.alarm {
-            // Fails only when the count overflows.
-            let _ = rustix::io::write(alarm, &1u64.to_ne_bytes());
-        }
-    }
-
-    /// Waits until the device has a message.
-    ///
-    /// # Errors
-    /// A ring has broken.
-    fn wait_for(&self, channel: &Channel) -> io::Result<()> {
-        let Some(alarm) = &self.alarm else {
-            return Ok(());
-        };
-        loop {
-            let mut asked = [
-                PollFd::new(alarm, PollFlags::IN),
-                PollFd::new(channel, PollFlags::IN),
-            ];
-            match poll(&mut asked, None) {
-                Err(SystemError::INTR) => continue,
-                other => other?,
-            };
-            let [alarm, device] = asked.map(|fd| !fd.revents().is_empty());
-            match (alarm, device) {
-                (true, _) => return Err(io::Error::other("a ring broke")),
-                (_, true) => return Ok(()),
-                _ => {}
-            }
-        }
-    }
-}
-
 /// Counts of a session's transport.
 #[derive(Debug, Clone)]
 pub struct Traffic {
@@ -132,7 +75,7 @@ pub struct Traffic {
 impl Traffic {
     /// Name of the transport that carries requests, as the mount option spells it.
     pub fn transport(&self) -> &'static str {
-        match self.by_rings.in_service.load(Ordering::Relaxed) {
+        match self.by_rings.in_service() {
             true => "ring",
             false => "dev",
         }
@@ -224,7 +167,7 @@ impl<S: Server> Session<S> {
         let (rings, refused) =
             prepared.start(&*self.channel, &self.server, (&self.by_rings, &self.quiet))?;
         match refused {
-            None => self.by_rings.in_service.store(true, Ordering::Relaxed),
+            None => self.by_rings.begin_service(),
             Some(error) => log_fallback(&error),
         }
         Ok(Some(rings))
@@ -232,7 +175,7 @@ impl<S: Server> Session<S> {
 
     /// Number of event loops: rings leave few messages to `/dev/fuse`.
     fn loops(&self) -> usize {
-        match self.by_rings.in_service.load(Ordering::Relaxed) {
+        match self.by_rings.in_service() {
             true => 1,
             false => self.config.loops.max(1),
         }
@@ -383,7 +326,7 @@ struct EventLoop<S> {
 
 /// What hands over the replies of a loop.
 struct Beside {
-    courier: Courier,
+    thread: ReplyThread,
     direct: Arc<dyn Sink>,
     patient: Arc<dyn Sink>,
 }
@@ -420,7 +363,7 @@ impl<S: Server> EventLoop<S> {
     fn enter(&mut self) -> Option<Turn> {
         let mut leave = || {
             if let Some(beside) = &mut self.beside {
-                beside.courier.leave();
+                beside.thread.leave();
             }
         };
         let turn = self.readers.enter(&mut leave)?;
@@ -453,7 +396,7 @@ impl<S: Server> EventLoop<S> {
     /// Follows the client of a message, if it is the only one.
     fn follow(&mut self, turn: Turn, from: &mut From) -> Move {
         if self.beside.is_none() && turn.follows() && self.may_follow {
-            match self.start_courier() {
+            match self.start_reply_thread() {
                 Ok(beside) => self.beside = Some(beside),
                 Err(error) => {
                     tracing::debug!("replies are not handed over: {error}");
@@ -461,40 +404,40 @@ impl<S: Server> EventLoop<S> {
                 }
             }
         }
-        let Some(Beside { courier, .. }) = &mut self.beside else {
+        let Some(Beside { thread, .. }) = &mut self.beside else {
             return Move::None;
         };
         let now = Instant::now();
-        from.late = courier.arrived(from.client);
+        from.late = thread.arrived(from.client);
         if from.late {
-            courier.failed(now);
+            thread.failed(now);
         }
         let client = from.client.filter(|client| *client != 0 && turn.follows());
         let to = client.map_or(Move::None, |client| {
             let gap = now - std::mem::replace(&mut self.arrived, now);
-            courier.follow(client, now, gap)
+            thread.follow(client, now, gap)
         });
-        from.beside = turn.follows() && courier.is_bound() || matches!(to, Move::To(_));
-        from.measures = courier.measures();
+        from.beside = turn.follows() && thread.is_bound() || matches!(to, Move::To(_));
+        from.measures = thread.measures();
         to
     }
 
     /// Goes where the loop is to be bound. Returns whether its replies are handed over.
     fn go(&mut self, turn: Turn, to: Move) -> bool {
-        let Some(Beside { courier, .. }) = &mut self.beside else {
+        let Some(Beside { thread, .. }) = &mut self.beside else {
             return false;
         };
-        courier.go(to);
-        turn.follows() && courier.is_bound()
+        thread.go(to);
+        turn.follows() && thread.is_bound()
     }
 
-    fn start_courier(&self) -> io::Result<Beside> {
-        let courier = Courier::start(&self.channel)?;
-        self.readers.watch_over(Arc::clone(courier.post()));
-        let direct: Arc<dyn Sink> = Arc::new(courier.sink());
+    fn start_reply_thread(&self) -> io::Result<Beside> {
+        let thread = ReplyThread::start(&self.channel)?;
+        self.readers.watch_over(Arc::clone(thread.handoff()));
+        let direct: Arc<dyn Sink> = Arc::new(thread.sink());
         let patient = Patient::new(Arc::clone(&direct), Arc::clone(&self.quiet));
         Ok(Beside {
-            courier,
+            thread,
             direct,
             patient: Arc::new(patient),
         })
@@ -504,7 +447,7 @@ impl<S: Server> EventLoop<S> {
     fn wait(&mut self, turn: Turn) -> io::Result<(Received, Arrival)> {
         let began = Instant::now();
         let mut arrival = None;
-        let is_bound = |beside: &Beside| beside.courier.is_bound();
+        let is_bound = |beside: &Beside| beside.thread.is_bound();
         let polls = turn.lone && !self.beside.as_ref().is_some_and(is_bound);
         if (polls || turn.look) && self.channel.is_ready() {
             arrival = Some(Arrival::AtOnce);
@@ -539,7 +482,7 @@ impl<S: Server> EventLoop<S> {
                 // A loop that has waited for the device is probably needed no more, and writes itself.
                 let hands_over = hands_over && !Opcode(header.opcode).is_sync();
                 match self.beside.as_ref().filter(|_| hands_over) {
-                    Some(to) => to.courier.serving(&header, || {
+                    Some(to) => to.thread.serving(&header, || {
                         serve(&to.direct, &to.patient);
                     }),
                     None => serve(&self.direct, &self.patient),

@@ -25,9 +25,9 @@ use cairnfs_transport::request::{
 };
 use cairnfs_transport::{Attempt, Errno, Header, Job, Offer, RING_DEPTH, Server, Wanted};
 
+use crate::admission::Purpose;
 use crate::control;
 use crate::convert::{Refusal, set_time, type_bits, wire_time};
-use crate::door::Purpose;
 use crate::ending::End;
 use crate::messages::{Operation, uncounted};
 use crate::negotiate;
@@ -116,7 +116,7 @@ impl Adapter {
     /// Makes a file or directory durable, then replies.
     fn sync(&self, ino: u64, data_only: bool, reply: ReplyEmpty) {
         // Held until the request is counted among those in flight, which the end of a mount awaits.
-        let _inside = match self.ops.door().enter(Purpose::WriteBack) {
+        let _inside = match self.ops.admission().enter(Purpose::WriteBack) {
             Ok(inside) => inside,
             Err(refused) => return reply.error(refused.into()),
         };

@@ -11,8 +11,8 @@ use cairnfs_transport::abi::{AttrOut, EntryOut, StatxOut};
 use cairnfs_transport::reply::{ReplyAttr, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyXattr};
 use cairnfs_transport::{Errno, Header, abi};
 
+use crate::admission::Purpose;
 use crate::convert::{absent_attr, file_attr, file_statx, type_bits};
-use crate::door::Purpose;
 use crate::ops::{Caller, Found, Ops, Outcome, caught};
 
 /// How long the kernel may cache names (also missing ones) and attributes. All changes pass through
@@ -118,7 +118,7 @@ fn admitted<T>(
     ino: u64,
     op: impl FnOnce() -> Outcome<T>,
 ) -> Result<T, Errno> {
-    let _inside = ops.door().enter(purpose).map_err(Errno::from)?;
+    let _inside = ops.admission().enter(purpose).map_err(Errno::from)?;
     caught(what, ino, op).map_err(Errno::from)
 }
 
@@ -140,7 +140,7 @@ pub(super) fn reply_empty(reply: ReplyEmpty, outcome: Result<(), Errno>) {
 /// How long the kernel may cache attributes of a reply to SETATTR. While the mount is being ended
 /// they expire at once, so that the kernel must ask before it accepts more data.
 pub(super) fn ttl(ops: &Ops) -> Duration {
-    match ops.door().is_open() {
+    match ops.admission().is_open() {
         true => TTL,
         false => Duration::ZERO,
     }

@@ -16,8 +16,8 @@ impl Ops {
     /// pages, and ask before it accepts more data, which is then refused. Must not be called in an
     /// event loop.
     pub(crate) fn take_all(&self) {
-        self.door.close();
-        // Twice: a write that was admitted before the door closed can reach the kernel's cache
+        self.admission.close();
+        // Twice: a write that was admitted before it closed can reach the kernel's cache
         // after the first round.
         for _ in 0..2 {
             self.fetch_each();
@@ -27,7 +27,7 @@ impl Ops {
     /// Gives back what the kernel had of a mount that has ended: it does not say so itself. Refuses all
     /// later requests; waits for those in flight.
     pub fn end(&self) {
-        self.door.shut();
+        self.admission.shut();
         self.trees.end();
     }
 

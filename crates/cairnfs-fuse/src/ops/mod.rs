@@ -30,9 +30,9 @@ use cairnfs_transport::Asker;
 use parking_lot::{Mutex, MutexGuard, RwLock};
 
 pub use self::names::Unused;
+use crate::admission::Admission;
 pub use crate::caller::Caller;
 use crate::convert::Refusal;
-use crate::door::Door;
 use crate::full::Full;
 use crate::listings::Listings;
 use crate::lists::Lists;
@@ -129,7 +129,7 @@ pub struct Ops {
     full: Full,
     write: WriteMode,
     losses: Losses,
-    door: Door,
+    admission: Admission,
     lists: Lists,
     listings: Listings,
     /// Held while a listing is renewed, and by a replacement.
@@ -158,7 +158,7 @@ impl Ops {
             full: Full::default(),
             write,
             losses: Losses::default(),
-            door: Door::default(),
+            admission: Admission::default(),
             lists: Lists::default(),
             listings: Listings::default(),
             renewing: Mutex::default(),
@@ -183,8 +183,8 @@ impl Ops {
     }
 
     /// The admission state of the mount.
-    pub(crate) fn door(&self) -> &Door {
-        &self.door
+    pub(crate) fn admission(&self) -> &Admission {
+        &self.admission
     }
 
     /// Counts a message from the kernel; the front calls this once for each that it receives.
@@ -281,7 +281,7 @@ impl Ops {
     /// the mode that it has. So none is sent beside a replacement, which may change modes.
     pub fn renew_listings(&self) {
         while let Some(_held) = self.renewing.try_lock()
-            && self.door.is_open()
+            && self.admission.is_open()
             && let Some(dir) = self.listings.next_worn()
             && self.drop_cached(dir, 0)
         {}

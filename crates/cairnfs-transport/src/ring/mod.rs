@@ -13,11 +13,10 @@
 //!
 //! `abi` has the kernel's numbers, `region` the memory of entries, `instance` the seam to io_uring,
 //! `queue` the loop, `sink` and `outbox` the way of replies to it, `late` the requests that other
-//! threads serve, `company` how two rings keep a lone client in its place, `respite` when the loop
+//! threads serve, `sleep_timer` when the loop
 //! of a busy ring sleeps for a moment, `processors` the assignment of queues to threads.
 
 mod abi;
-mod company;
 #[cfg(test)]
 mod fake;
 mod instance;
@@ -26,8 +25,8 @@ mod outbox;
 mod processors;
 mod queue;
 mod region;
-mod respite;
 mod sink;
+mod sleep_timer;
 #[cfg(test)]
 mod tests;
 
@@ -36,13 +35,11 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, JoinHandle};
-use std::time::Instant;
 
+use crate::by_rings::ByRings;
 use crate::quiet::Quiet;
 use crate::server::Server;
-use crate::session::ByRings;
 
-use company::{Companion, Company};
 use instance::Uring;
 use late::Late;
 use outbox::Outbox;
@@ -128,12 +125,10 @@ impl<S: Server> Prepared<S> {
         (counts, quiet): (&Arc<ByRings>, &Arc<Quiet>),
     ) -> io::Result<(Running, Option<io::Error>)> {
         let late = Arc::<Late>::default();
-        let company = Company::new(self.threads.len(), processors::online());
-        for (number, waiting) in self.threads.iter().enumerate() {
+        for waiting in &self.threads {
             let common = Common {
                 late: Arc::clone(&late),
                 quiet: Arc::clone(quiet),
-                companion: Companion::new(&company, number, Instant::now()),
             };
             let start = Start {
                 common,

@@ -14,9 +14,6 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 /// Processors that may ever be there.
 const POSSIBLE: &str = "/sys/devices/system/cpu/possible";
 
-/// Processors that are there now.
-const ONLINE: &str = "/sys/devices/system/cpu/online";
-
 /// What one thread serves.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Share {
@@ -38,12 +35,6 @@ pub(super) fn shares() -> io::Result<Vec<Share>> {
     let ours = sched_getaffinity(None)?;
     let ours = (0..CpuSet::MAX_CPU).filter(|n| ours.is_set(*n));
     Ok(share_out(possible, &ours.collect::<Vec<_>>()))
-}
-
-/// Processors that are there now, of the machine or virtual machine; 0 if that is unknown.
-pub(super) fn online() -> usize {
-    let text = fs::read_to_string(ONLINE).unwrap_or_default();
-    count(text.trim()).unwrap_or(0).into()
 }
 
 /// The number of processors in a list such as `0-3,8`.

@@ -21,13 +21,12 @@ use std::time::{Duration, Instant};
 
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::company::{Companion, STAY};
 use super::instance::{Command, Completion, Instance, Wait};
 use super::late::{Late, Request};
 use super::outbox::{Done, Outbox};
 use super::region::{Body, Region};
-use super::respite::{PAUSE, Respite};
 use super::sink::{Ended, EntrySink, Patient};
+use super::sleep_timer::{PAUSE, SleepTimer};
 use crate::abi::{InHeader, Opcode, OutHeader};
 use crate::polling::{POLL, Pace};
 use crate::quiet::{Quiet, is_direct};
@@ -66,8 +65,6 @@ enum Found {
     Request,
     /// A reply of another thread, or a sleep is due.
     Other,
-    /// Nothing, but it kept the client of the other ring where it is.
-    Company,
     Nothing,
 }
 
@@ -102,7 +99,6 @@ impl Slot {
 pub(super) struct Common {
     pub(super) late: Arc<Late>,
     pub(super) quiet: Arc<Quiet>,
-    pub(super) companion: Companion,
 }
 
 /// A ring: an instance, its entries, and the replies on their way to it.
@@ -121,7 +117,6 @@ pub(super) struct Ring<I> {
     ready: Vec<Done>,
     late: Arc<Late>,
     quiet: Arc<Quiet>,
-    companion: Companion,
     /// Whether there are commands that are not submitted.
     pushed: bool,
     /// Whether polling for requests pays.
@@ -132,7 +127,7 @@ pub(super) struct Ring<I> {
     swept: Instant,
     /// Time between two sweeps.
     pub(super) sweep_after: Duration,
-    respite: Respite,
+    timer: SleepTimer,
     /// When this ring began to wait for the next request, unless it polled.
     waiting_since: Option<Instant>,
 }
@@ -173,13 +168,12 @@ impl<I: Instance> Ring<I> {
             ready: Vec::new(),
             late: common.late,
             quiet: common.quiet,
-            companion: common.companion,
             pushed: false,
             pace: Pace::default(),
             large: 0,
             swept: Instant::now(),
             sweep_after: SWEEP,
-            respite: Respite::new(Instant::now()),
+            timer: SleepTimer::new(Instant::now()),
             waiting_since: None,
         }
     }
@@ -233,10 +227,10 @@ impl<I: Instance> Ring<I> {
     /// Sleeps for a moment if that is due.
     fn rest(&mut self) -> io::Result<()> {
         let now = Instant::now();
-        if self.respite.is_due(now, self.late.is_owed()) {
+        if self.timer.is_due(now, self.late.is_owed()) {
             self.submit()?;
             thread::sleep(PAUSE);
-            self.respite.slept(now, Instant::now());
+            self.timer.slept(now, Instant::now());
         }
         Ok(())
     }
@@ -251,14 +245,11 @@ impl<I: Instance> Ring<I> {
                     return Ok(());
                 }
                 Found::Other => return Ok(()),
-                Found::Company => self.pace.caught(),
                 Found::Nothing => self.pace.missed(),
             }
             self.waiting_since = None;
         } else if self.waiting_since.is_none() {
-            let now = Instant::now();
-            self.companion.begin(now);
-            self.waiting_since = Some(now);
+            self.waiting_since = Some(Instant::now());
         }
         if self.large > KEPT && self.swept.elapsed() >= self.sweep_after {
             self.submit()?;
@@ -272,7 +263,7 @@ impl<I: Instance> Ring<I> {
                 let since = Instant::now();
                 self.enter(self.sleep())?;
                 self.outbox.awake();
-                self.respite.slept(since, Instant::now());
+                self.timer.slept(since, Instant::now());
                 Ok(())
             }
             false => self.submit(),
@@ -308,30 +299,22 @@ impl<I: Instance> Ring<I> {
     fn poll(&mut self) -> io::Result<Found> {
         self.submit()?;
         let mut now = Instant::now();
-        let mut until = now + POLL;
-        self.companion.begin(now);
+        let until = now + POLL;
         loop {
             if !self.is_idle() {
                 return Ok(Found::Request);
             }
-            if !self.outbox.is_empty() || self.respite.is_due(now, self.late.is_owed()) {
+            if !self.outbox.is_empty() || self.timer.is_due(now, self.late.is_owed()) {
                 return Ok(Found::Other);
             }
             // Looked at last after the client had run, however long that took.
             if now >= until {
-                break;
+                return Ok(Found::Nothing);
             }
             // The client may run on this processor, and cannot while this thread does.
             thread::yield_now();
             now = Instant::now();
-            if self.companion.is_wanted(now) {
-                until = now + STAY;
-            }
         }
-        Ok(match self.companion.has_paid() {
-            true => Found::Company,
-            false => Found::Nothing,
-        })
     }
 
     /// Whether no completion waits to be handled.
@@ -363,7 +346,7 @@ impl<I: Instance> Ring<I> {
     /// Serves the request that has arrived in an entry.
     fn serve(&mut self, at: usize, server: &Arc<impl Server>) -> io::Result<()> {
         if let Some(since) = self.waiting_since.take() {
-            self.pace.slept(self.companion.gap(since.elapsed()));
+            self.pace.slept(since.elapsed());
         }
         let Some(slot) = self.slots.get_mut(at) else {
             return Ok(());
@@ -385,7 +368,6 @@ impl<I: Instance> Ring<I> {
             is_direct: is_direct(Opcode(header.opcode), request.op),
         };
         slot.used = true;
-        self.companion.serves();
         let grows = !slot.large && request.payload.len() > SMALL;
         slot.large |= grows;
         self.large += usize::from(grows);

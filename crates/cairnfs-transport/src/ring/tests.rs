@@ -14,14 +14,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Weak};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use proptest::prelude::*;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
-use super::company::{Companion, Company};
 use super::fake::FakeKernel;
 use super::late::Late;
 use super::outbox::Outbox;
@@ -308,7 +307,6 @@ fn alone(late: Arc<Late>) -> Common {
     Common {
         late,
         quiet: Arc::default(),
-        companion: Companion::new(&Company::new(1, 1), 0, Instant::now()),
     }
 }
 

@@ -9,10 +9,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use cairnfs_disk::format::NODE_SIZE;
-use cairnfs_disk::format::key::{KEY_LEN, Key};
-use cairnfs_disk::format::node::{
-    NODE_HEADER, NewCell, NodePlace, RawCell, cell_size, common_prefix, strip_zeros, write_node,
-};
+use cairnfs_disk::format::key::{KEY_LEN, Key, common_prefix, strip_zeros};
+use cairnfs_disk::format::node::{NODE_HEADER, NewCell, NodePlace, RawCell, cell_size, write_node};
 use cairnfs_disk::format::pointer::RawPtr;
 
 /// Bytes of waiting cells beyond which a full node is emitted at once. The rest, and the halves of

@@ -14,7 +14,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::error::Corruption;
 use crate::fault::{InjectedFault, is_injected};
-use crate::format::key::{KEY_LEN, Key};
+use crate::format::key::{KEY_LEN, Key, common_prefix, strip_zeros};
 use crate::format::pointer::RawPtr;
 use crate::format::{MAX_VALUE, NODE_SIZE, checksum};
 
@@ -375,24 +375,6 @@ impl Node {
             Ok(i) => i,
             Err(i) => i.saturating_sub(1),
         }
-    }
-}
-
-/// The bytes without the zeros at their end.
-pub fn strip_zeros(bytes: &[u8]) -> &[u8] {
-    let end = bytes.iter().rposition(|b| *b != 0).map_or(0, |i| i + 1);
-    bytes.get(..end).unwrap_or_default()
-}
-
-/// The number of bytes at the beginning that are equal; at most 17.
-pub fn common_prefix(a: &[u8; KEY_LEN], b: &[u8; KEY_LEN]) -> usize {
-    match (a.split_first_chunk::<16>(), b.split_first_chunk::<16>()) {
-        (Some((a, last_a)), Some((b, last_b))) if a == b => 16 + usize::from(last_a == last_b),
-        (Some((a, _)), Some((b, _))) => {
-            let different = u128::from_be_bytes(*a) ^ u128::from_be_bytes(*b);
-            different.leading_zeros() as usize / 8
-        }
-        _ => 0,
     }
 }
 

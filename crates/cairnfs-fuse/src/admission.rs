@@ -3,7 +3,7 @@
 //! A mount whose files are open at its end goes through three states: open; closing, which admits
 //! only requests that write back what the kernel has already cached, and none by which it would
 //! accept or keep more; shut, which refuses all requests. Depends only on [`Refusal`]. After
-//! [`Door::shut`] no request is in flight, so none is acknowledged after the volume is closed.
+//! [`Admission::shut`] no request is in flight, so none is acknowledged after the volume is closed.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -26,13 +26,13 @@ pub enum Purpose {
 
 /// The admission state of a mount.
 #[derive(Default)]
-pub struct Door {
+pub struct Admission {
     state: AtomicU8,
     /// Held shared by each admitted request.
     inside: RwLock<()>,
 }
 
-impl Door {
+impl Admission {
     /// Admits a request, which is in flight until the guard is dropped.
     ///
     /// # Errors
@@ -72,26 +72,26 @@ mod tests {
 
     #[test]
     fn writeback_is_admitted_until_shut() {
-        let door = Door::default();
-        let passes = |purpose| door.enter(purpose).is_ok();
-        assert!(door.is_open() && passes(Purpose::New) && passes(Purpose::WriteBack));
-        door.close();
-        assert!(!door.is_open() && !passes(Purpose::New) && passes(Purpose::WriteBack));
-        door.shut();
+        let admission = Admission::default();
+        let passes = |purpose| admission.enter(purpose).is_ok();
+        assert!(admission.is_open() && passes(Purpose::New) && passes(Purpose::WriteBack));
+        admission.close();
+        assert!(!admission.is_open() && !passes(Purpose::New) && passes(Purpose::WriteBack));
+        admission.shut();
         assert!(!passes(Purpose::New) && !passes(Purpose::WriteBack));
     }
 
     #[test]
     fn shut_waits_for_requests_in_flight() {
-        let door = Door::default();
+        let admission = Admission::default();
         let (shut, is_shut) = channel();
         thread::scope(|scope| {
-            let inside = door.enter(Purpose::New).unwrap();
+            let inside = admission.enter(Purpose::New).unwrap();
             scope.spawn(|| {
-                door.shut();
+                admission.shut();
                 shut.send(()).unwrap();
             });
-            while door.enter(Purpose::WriteBack).is_ok() {
+            while admission.enter(Purpose::WriteBack).is_ok() {
                 thread::yield_now();
             }
             assert!(is_shut.try_recv().is_err());

@@ -28,22 +28,22 @@ pub(crate) fn is_silent(kernel: &OwnedFd) -> bool {
     .is_err()
 }
 
-/// A post whose courier does not run, and a sink of it.
-fn without_courier(channel: &Arc<Channel>) -> (Arc<Post>, Carried) {
-    let post = Arc::new(Post::new(channel));
-    let sink = Carried {
-        post: Arc::clone(&post),
-        courier: thread::current(),
+/// A handoff whose reply thread does not run, and a sink of it.
+fn without_thread(channel: &Arc<Channel>) -> (Arc<Handoff>, HandoffSink) {
+    let handoff = Arc::new(Handoff::new(channel));
+    let sink = HandoffSink {
+        handoff: Arc::clone(&handoff),
+        thread: thread::current(),
     };
-    (post, sink)
+    (handoff, sink)
 }
 
-/// A reply that no courier writes, the socket on which it is to arrive, and its post.
-pub(crate) fn stuck() -> (OwnedFd, Arc<Post>) {
+/// A reply that no reply thread writes, the socket on which it is to arrive, and its handoff.
+pub(crate) fn stuck() -> (OwnedFd, Arc<Handoff>) {
     let (kernel, channel) = Channel::pair();
-    let (post, sink) = without_courier(&channel);
+    let (handoff, sink) = without_thread(&channel);
     serving(1, 1, || sink.send(1, Ok(&[])));
-    (kernel, post)
+    (kernel, handoff)
 }
 
 /// The header of a request of thread 1.
@@ -61,12 +61,12 @@ fn serving(unique: u64, client: u32, serve: impl FnOnce()) {
 }
 
 #[test]
-fn courier_writes_the_reply_that_is_awaited() {
+fn reply_thread_writes_the_reply_that_is_awaited() {
     let (kernel, channel) = Channel::pair();
-    let courier = Courier::start(&channel).unwrap();
-    let sink = courier.sink();
+    let thread = ReplyThread::start(&channel).unwrap();
+    let sink = thread.sink();
     for round in 1..1000u64 {
-        courier.serving(&request(2 * round, Opcode::GETATTR), || {
+        thread.serving(&request(2 * round, Opcode::GETATTR), || {
             // One that the loop answers for another.
             sink.send(2 * round + 1, Ok(&[b"direct"]));
             assert_eq!(reply(&kernel), (2 * round + 1, 0, b"direct".to_vec()));
@@ -92,24 +92,24 @@ fn courier_writes_the_reply_that_is_awaited() {
 #[test]
 fn reply_that_is_too_large_or_before_which_one_waits_is_written_at_once() {
     let (kernel, channel) = Channel::pair();
-    let (post, sink) = without_courier(&channel);
+    let (handoff, sink) = without_thread(&channel);
     let send = |unique, bytes: &[u8]| serving(unique, 1, || sink.send(unique, Ok(&[bytes])));
     send(1, &[0; LARGEST + 1]);
     assert_eq!(reply(&kernel).0, 1);
     send(2, b"waits");
-    assert!(is_silent(&kernel) && post.is_awaited());
+    assert!(is_silent(&kernel) && handoff.is_awaited());
     send(3, b"behind");
     assert_eq!(reply(&kernel), (3, 0, b"behind".to_vec()));
-    post.rescue();
-    assert!(!post.is_awaited());
+    handoff.write_instead();
+    assert!(!handoff.is_awaited());
     assert_eq!(reply(&kernel), (2, 0, b"waits".to_vec()));
-    assert!(!post.rescue() && is_silent(&kernel));
+    assert!(!handoff.write_instead() && is_silent(&kernel));
 }
 
 #[test]
 fn reply_of_another_thread_or_a_later_one_is_written_at_once() {
     let (kernel, channel) = Channel::pair();
-    let (post, sink) = without_courier(&channel);
+    let (handoff, sink) = without_thread(&channel);
     serving(5, 1, || {
         thread::scope(|scope| scope.spawn(|| sink.send(5, Ok(&[]))).join()).unwrap();
     });
@@ -117,49 +117,52 @@ fn reply_of_another_thread_or_a_later_one_is_written_at_once() {
     serving(6, 1, || ());
     sink.send(6, Ok(&[]));
     assert_eq!(reply(&kernel).0, 6);
-    assert!(!post.is_awaited());
+    assert!(!handoff.is_awaited());
 }
 
 #[test]
-fn courier_that_is_late_is_not_waited_for() {
+fn reply_thread_that_is_late_is_not_waited_for() {
     let (kernel, channel) = Channel::pair();
-    let (post, sink) = without_courier(&channel);
+    let (handoff, sink) = without_thread(&channel);
     let carry = |unique, bytes: &[u8]| serving(unique, 1, || sink.send(unique, Ok(&[bytes])));
     carry(5, b"late");
     // It has lost its processor with the reply in its hands.
-    let taken = post.next.lock().take().unwrap();
+    let taken = handoff.next.lock().take().unwrap();
     thread::sleep(SOON);
-    assert!(post.rescue_late());
+    assert!(handoff.write_if_late());
     assert_eq!(reply(&kernel), (5, 0, b"late".to_vec()));
     taken.send(&channel);
     // The kernel refuses the second one.
     assert_eq!(reply(&kernel).0, 5);
     carry(6, b"next");
-    post.next.lock().take().unwrap().send(&channel);
-    assert!(!post.is_awaited() && !post.rescue(), "it was sent");
+    handoff.next.lock().take().unwrap().send(&channel);
+    assert!(
+        !handoff.is_awaited() && !handoff.write_instead(),
+        "it was sent"
+    );
 }
 
 #[test]
-fn message_of_another_client_writes_what_the_courier_has_not() {
+fn message_of_another_client_writes_what_the_reply_thread_has_not() {
     let (kernel, channel) = Channel::pair();
-    let (post, sink) = without_courier(&channel);
+    let (handoff, sink) = without_thread(&channel);
     let carry = |client, unique| {
         serving(unique, client, || sink.send(unique, Ok(&[])));
-        post.next.lock().take().unwrap()
+        handoff.next.lock().take().unwrap()
     };
     let _kept = carry(7, 1);
     assert!(is_silent(&kernel));
-    post.arrived(Some(8));
+    handoff.arrived(Some(8));
     assert_eq!(reply(&kernel).0, 1);
-    post.arrived(Some(8));
+    handoff.arrived(Some(8));
     assert!(is_silent(&kernel), "it is written once");
-    // A client that goes on has its reply, though the courier could not note that.
+    // A client that goes on has its reply, though the reply thread could not note that.
     let _kept = carry(7, 2);
-    assert!(!post.arrived(Some(7)) && !post.arrived(Some(8)));
+    assert!(!handoff.arrived(Some(7)) && !handoff.arrived(Some(8)));
     assert!(is_silent(&kernel));
     // Nothing is known of messages whose thread has no number, or that may be sent ahead.
     let _kept = carry(0, 3);
-    post.arrived(Some(0));
+    handoff.arrived(Some(0));
     assert_eq!(reply(&kernel).0, 3);
 }
 
@@ -167,29 +170,29 @@ fn message_of_another_client_writes_what_the_courier_has_not() {
 fn what_was_handed_over_is_written_at_the_end() {
     for _ in 0..200 {
         let (kernel, channel) = Channel::pair();
-        let courier = Courier::start(&channel).unwrap();
-        let sink = courier.sink();
-        courier.serving(&request(1, Opcode::READ), || sink.send(1, Ok(&[])));
-        drop(courier);
+        let thread = ReplyThread::start(&channel).unwrap();
+        let sink = thread.sink();
+        thread.serving(&request(1, Opcode::READ), || sink.send(1, Ok(&[])));
+        drop(thread);
         assert_eq!(reply(&kernel), (1, 0, vec![]));
     }
 }
 
-/// Runs `act` with a courier that is bound to the first processor that this thread may use, and
+/// Runs `act` with a reply thread that is bound to the first processor that this thread may use, and
 /// returns where the thread may run before and after.
-fn bound(act: impl FnOnce(&mut Courier) + Send + 'static) -> (CpuSet, CpuSet) {
+fn bound(act: impl FnOnce(&mut ReplyThread) + Send + 'static) -> (CpuSet, CpuSet) {
     let (_kernel, channel) = Channel::pair();
     let bound = thread::spawn(move || {
         let before = sched_getaffinity(None).unwrap();
-        let mut courier = Courier::start(&channel).unwrap();
-        let first = courier.post.places()[0];
-        assert!(courier.post.bind(first) && courier.is_bound());
+        let mut thread = ReplyThread::start(&channel).unwrap();
+        let first = thread.handoff.places()[0];
+        assert!(thread.handoff.bind(first) && thread.is_bound());
         let only = sched_getaffinity(None).unwrap();
         assert!(only.count() == 1 && only.is_set(first));
-        assert!(courier.post.places().len() == before.count() as usize);
-        act(&mut courier);
-        courier.post.release();
-        assert!(!courier.is_bound());
+        assert!(thread.handoff.places().len() == before.count() as usize);
+        act(&mut thread);
+        thread.handoff.release();
+        assert!(!thread.is_bound());
         (before, sched_getaffinity(None).unwrap())
     });
     bound.join().unwrap()
@@ -200,10 +203,10 @@ fn loop_that_was_bound_runs_everywhere_again() {
     let (before, after) = bound(|_| ());
     assert_eq!(before, after);
     // The watcher releases it.
-    let (before, after) = bound(|courier| {
-        let post = Arc::clone(&courier.post);
-        thread::spawn(move || post.release()).join().unwrap();
-        assert!(!courier.is_bound());
+    let (before, after) = bound(|thread| {
+        let handoff = Arc::clone(&thread.handoff);
+        thread::spawn(move || handoff.release()).join().unwrap();
+        assert!(!thread.is_bound());
     });
     assert_eq!(before, after);
 }
@@ -220,9 +223,9 @@ fn processors_that_somebody_else_gave_a_bound_loop_are_kept() {
     given.set(second);
     let (_, after) = bound(move |_| sched_setaffinity(None, &given).unwrap());
     assert_eq!(after, given);
-    let (_, after) = bound(move |courier| {
+    let (_, after) = bound(move |thread| {
         sched_setaffinity(None, &given).unwrap();
-        assert!(!courier.post.bind(first) && !courier.is_bound());
+        assert!(!thread.handoff.bind(first) && !thread.is_bound());
     });
     assert_eq!(after, given);
 }
@@ -230,31 +233,31 @@ fn processors_that_somebody_else_gave_a_bound_loop_are_kept() {
 #[test]
 fn client_is_not_followed_for_a_while_after_a_late_reply() {
     let (_kernel, channel) = Channel::pair();
-    let mut courier = Courier::start(&channel).unwrap();
+    let mut thread = ReplyThread::start(&channel).unwrap();
     let now = Instant::now();
     let mut last = Duration::ZERO;
     for _ in 0..12 {
-        courier.failed(now);
-        let rests = courier.rests.unwrap() - now;
+        thread.failed(now);
+        let rests = thread.rests.unwrap() - now;
         assert!(rests >= last && rests <= REST_MAX);
-        courier.follow(1, now + rests / 2, Duration::ZERO);
-        assert!(courier.calm == 0 && !courier.measures());
+        thread.follow(1, now + rests / 2, Duration::ZERO);
+        assert!(thread.calm == 0 && !thread.measures());
         last = rests;
     }
     assert_eq!(last, REST_MAX);
     for _ in 0..CALM {
-        courier.follow(1, now + REST_MAX, Duration::ZERO);
+        thread.follow(1, now + REST_MAX, Duration::ZERO);
     }
-    courier.failed(now);
-    assert_eq!(courier.rests.unwrap() - now, REST);
+    thread.failed(now);
+    assert_eq!(thread.rests.unwrap() - now, REST);
 }
 
 #[test]
 fn message_that_nobody_waits_for_writes_a_late_reply() {
     let (kernel, channel) = Channel::pair();
-    let (post, sink) = without_courier(&channel);
+    let (handoff, sink) = without_thread(&channel);
     serving(1, 7, || sink.send(1, Ok(&[])));
     thread::sleep(SOON);
-    assert!(post.arrived(None));
+    assert!(handoff.arrived(None));
     assert_eq!(reply(&kernel).0, 1);
 }

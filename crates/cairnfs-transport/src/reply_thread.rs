@@ -6,12 +6,12 @@
 //! it is bound to, but moves the client that is woken to another processor, if one is idle, because
 //! the one where the reply is written is not. It counts as idle if only threads of the policy
 //! SCHED_IDLE run there. So the loop is bound to the client's processor, which [`Search`] finds by
-//! trial, and hands its reply to a thread of that policy, the courier.
+//! trial, and hands its reply to a thread of that policy, the reply thread.
 //!
 //! A thread of this policy hardly runs beside others. So nothing but the reply depends on it: it
 //! holds no lock of the server, and a reply that it has not written soon is written by the loop when
 //! a message of another client arrives, or by the loop that watches (`readers`). The kernel refuses
-//! the second of two replies. Neither the loop nor the courier waits with a timeout: setting a timer
+//! the second of two replies. Neither the loop nor the reply thread waits with a timeout: setting a timer
 //! costs as much as waking a processor. A loop is bound only while messages come; when none does, the
 //! watcher lets it run everywhere again, and so does a loop itself before it parks.
 
@@ -34,7 +34,7 @@ use crate::search::{Move, Search};
 /// The largest reply that is handed over, in bytes: it is copied for that.
 const LARGEST: usize = 32 << 10;
 
-/// How long a reply may be on its way: a courier whose processor has nothing else to do needs a
+/// How long a reply may be on its way: a reply thread whose processor has nothing else to do needs a
 /// hundredth.
 const SOON: Duration = Duration::from_millis(1);
 
@@ -59,14 +59,14 @@ thread_local! {
 
 /// A reply on its way.
 #[derive(Debug)]
-struct Parcel {
+struct PendingReply {
     request: Served,
     outcome: Result<Vec<u8>, Errno>,
     handed: Instant,
     sent: AtomicBool,
 }
 
-impl Parcel {
+impl PendingReply {
     fn is_sent(&self) -> bool {
         self.sent.load(Ordering::Acquire)
     }
@@ -87,7 +87,7 @@ impl Parcel {
     }
 }
 
-/// Where a loop and its courier are bound.
+/// Where a loop and its reply thread are bound.
 #[derive(Debug, Clone, Copy)]
 struct Bound {
     place: usize,
@@ -95,25 +95,25 @@ struct Bound {
     allowed: CpuSet,
 }
 
-/// What a loop, its courier and the watcher share.
+/// What a loop, its reply thread and the watcher share.
 #[derive(Debug)]
-pub(crate) struct Post {
+pub(crate) struct Handoff {
     channel: Arc<Channel>,
-    /// What the courier takes next.
-    next: Mutex<Option<Arc<Parcel>>>,
-    /// The newest parcel; the courier does not touch it, which may lose its processor at any time.
-    newest: Mutex<Option<Arc<Parcel>>>,
-    /// Parcels that the courier may still have. The loop frees them: the allocator may have locks.
-    older: Mutex<Vec<Arc<Parcel>>>,
+    /// What the reply thread takes next.
+    next: Mutex<Option<Arc<PendingReply>>>,
+    /// The newest reply; the reply thread does not touch it, which may lose its processor at any time.
+    newest: Mutex<Option<Arc<PendingReply>>>,
+    /// Replies that the reply thread may still have. The loop frees them: the allocator may have locks.
+    older: Mutex<Vec<Arc<PendingReply>>>,
     /// A reply was late, which the loop does not know yet.
     late: AtomicBool,
     bound: Mutex<Option<Bound>>,
-    /// The loop and the courier.
+    /// The loop and the reply thread.
     threads: OnceLock<[Pid; 2]>,
     closed: AtomicBool,
 }
 
-impl Post {
+impl Handoff {
     /// For a loop that answers on this channel.
     pub fn new(channel: &Arc<Channel>) -> Self {
         Self {
@@ -134,7 +134,7 @@ impl Post {
         if idle {
             self.release();
         }
-        if self.rescue_late() {
+        if self.write_if_late() {
             self.late.store(true, Ordering::Relaxed);
         }
     }
@@ -142,82 +142,82 @@ impl Post {
     /// Whether a reply is on its way.
     pub fn is_awaited(&self) -> bool {
         let newest = self.newest.lock();
-        newest.as_ref().is_some_and(|parcel| !parcel.is_sent())
+        newest.as_ref().is_some_and(|reply| !reply.is_sent())
     }
 
-    /// Writes the newest reply if the courier has not done so. Returns whether it was late.
-    pub fn rescue(&self) -> bool {
+    /// Writes the newest reply if the reply thread has not done so. Returns whether it was late.
+    pub fn write_instead(&self) -> bool {
         let newest = self.newest.lock().take();
-        let Some(left) = newest.filter(|parcel| !parcel.is_sent()) else {
+        let Some(left) = newest.filter(|reply| !reply.is_sent()) else {
             return false;
         };
         let is_late = left.is_late();
         let taken = left.send(&self.channel);
         if is_late && !taken {
-            // The courier may have lost its processor inside the kernel: it finds another one.
+            // The reply thread may have lost its processor inside the kernel: it finds another one.
             self.release();
         }
         is_late && taken
     }
 
     /// The same, only if it is late.
-    fn rescue_late(&self) -> bool {
+    fn write_if_late(&self) -> bool {
         let newest = self.newest.lock().clone();
-        newest.is_some_and(|parcel| parcel.is_late()) && self.rescue()
+        newest.is_some_and(|reply| reply.is_late()) && self.write_instead()
     }
 
     /// A message has arrived, of this thread if one waits for the reply. Returns whether a reply to
     /// another thread was late.
     fn arrived(&self, client: Option<u32>) -> bool {
         let Some(client) = client else {
-            return self.rescue_late();
+            return self.write_if_late();
         };
-        let has_it = |parcel: &Arc<Parcel>| parcel.request.client == client;
+        let has_it = |reply: &Arc<PendingReply>| reply.request.client == client;
         let mut newest = self.newest.lock();
         // No thread has the number 0, which the kernel gives where there is none.
         if client != 0 && newest.as_ref().is_some_and(has_it) {
             *newest = None;
         }
         drop(newest);
-        self.rescue()
+        self.write_instead()
     }
 
-    /// Hands a reply over; false if the courier has not taken the last one.
-    fn carry(&self, request: Served, outcome: Result<&[&[u8]], Errno>) -> bool {
+    /// Hands a reply over; false if the reply thread has not taken the last one.
+    fn hand_over(&self, request: Served, outcome: Result<&[&[u8]], Errno>) -> bool {
         let Some(mut next) = self.next.try_lock().filter(|next| next.is_none()) else {
             return false;
         };
-        let parcel = Arc::new(Parcel {
+        let reply = Arc::new(PendingReply {
             request,
             outcome: outcome.map(<[_]>::concat),
             handed: Instant::now(),
             sent: AtomicBool::new(false),
         });
         let mut older = self.older.lock();
-        older.retain(|parcel| Arc::strong_count(parcel) > 1);
-        older.push(Arc::clone(&parcel));
-        *self.newest.lock() = Some(Arc::clone(&parcel));
-        *next = Some(parcel);
+        older.retain(|reply| Arc::strong_count(reply) > 1);
+        older.push(Arc::clone(&reply));
+        *self.newest.lock() = Some(Arc::clone(&reply));
+        *next = Some(reply);
         true
     }
 
     /// Lets the loop run everywhere again. Any thread may call this.
     pub fn release(&self) {
         let mut bound = self.bound.lock();
-        let (Some(was), Some([of_loop, courier])) = (bound.take(), self.threads.get()) else {
+        let (Some(was), Some([of_loop, thread])) = (bound.take(), self.threads.get()) else {
             return;
         };
         // They run where they are otherwise, only not as well.
-        let _ = sched_setaffinity(Some(*courier), &was.allowed);
+        let _ = sched_setaffinity(Some(*thread), &was.allowed);
         if is_at(*of_loop, was.place) {
             let _ = sched_setaffinity(Some(*of_loop), &was.allowed);
         }
     }
 
-    /// Binds the loop, which calls this, and the courier. Returns whether they are. The processor may
+    /// Binds the loop, which calls this, and the reply thread. Returns whether they are. The processor may
     /// be one on which the loop does not run for long; whoever releases it then does not wait for it.
     fn bind(&self, place: usize) -> bool {
-        let Some([of_loop, courier]) = self.threads.get() else {
+        let Some([of_loop, thread]) = self.threads.get() else {
             return false;
         };
         let mut bound = self.bound.lock();
@@ -238,7 +238,7 @@ impl Post {
         let mut only = CpuSet::new();
         only.set(place);
         let bind = |thread| sched_setaffinity(Some(thread), &only);
-        let is_bound = bind(*courier).and_then(|()| bind(*of_loop)).is_ok();
+        let is_bound = bind(*thread).and_then(|()| bind(*of_loop)).is_ok();
         if is_bound && self.is_bound() {
             return true;
         }
@@ -268,13 +268,13 @@ impl Post {
     fn run(&self) {
         loop {
             let ends = self.closed.load(Ordering::Acquire);
-            let parcel = self.next.lock().take();
-            match parcel {
-                Some(parcel) => {
+            let reply = self.next.lock().take();
+            match reply {
+                Some(reply) => {
                     // The scheduler may still count the loop, which sleeps already, until it chooses
                     // among the threads of this processor once more (delayed dequeue, Linux 6.12).
                     sched_yield();
-                    let _ = parcel.send(&self.channel);
+                    let _ = reply.send(&self.channel);
                 }
                 None if ends => return,
                 None => thread::park(),
@@ -285,28 +285,28 @@ impl Post {
 
 /// The sink of requests that a loop serves. A reply that another thread sends, or that comes later,
 /// is not handed over.
-struct Carried {
-    post: Arc<Post>,
-    courier: thread::Thread,
+struct HandoffSink {
+    handoff: Arc<Handoff>,
+    thread: thread::Thread,
 }
 
-impl Sink for Carried {
+impl Sink for HandoffSink {
     fn send(&self, unique: u64, outcome: Result<&[&[u8]], Errno>) {
-        let post = &self.post;
+        let handoff = &self.handoff;
         let served = SERVED.get();
         let len: usize = outcome.map_or(0, |parts| parts.iter().map(|part| part.len()).sum());
-        match served.unique == unique && len <= LARGEST && post.carry(served, outcome) {
-            true => self.courier.unpark(),
-            false => post.channel.send(unique, outcome),
+        match served.unique == unique && len <= LARGEST && handoff.hand_over(served, outcome) {
+            true => self.thread.unpark(),
+            false => handoff.channel.send(unique, outcome),
         }
     }
 
     fn may_wait(&self) -> bool {
-        self.post.channel.may_wait()
+        self.handoff.channel.may_wait()
     }
 
     fn is_bounded(&self) -> bool {
-        self.post.channel.is_bounded()
+        self.handoff.channel.is_bounded()
     }
 
     fn send_filled(
@@ -319,10 +319,10 @@ impl Sink for Carried {
     }
 }
 
-/// The courier of the calling loop, and the client that both follow.
-pub(crate) struct Courier {
-    post: Arc<Post>,
-    courier: thread::Thread,
+/// The reply thread of the calling loop, and the client that both follow.
+pub(crate) struct ReplyThread {
+    handoff: Arc<Handoff>,
+    thread: thread::Thread,
     client: u32,
     search: Search,
     /// Nobody is followed before this.
@@ -332,33 +332,33 @@ pub(crate) struct Courier {
     calm: u32,
 }
 
-impl Courier {
-    /// Starts the courier of the calling loop, which answers on `channel`.
+impl ReplyThread {
+    /// Starts the reply thread of the calling loop, which answers on `channel`.
     ///
     /// # Errors
     /// There is no thread left, or its policy is not permitted.
     pub fn start(channel: &Arc<Channel>) -> io::Result<Self> {
-        let post = Arc::new(Post::new(channel));
+        let handoff = Arc::new(Handoff::new(channel));
         let (ready, started) = mpsc::channel();
-        let of_thread = Arc::clone(&post);
-        let named = thread::Builder::new().name("cairnfs-courier".into());
+        let of_thread = Arc::clone(&handoff);
+        let named = thread::Builder::new().name("cairnfs-reply".into());
         let thread = named.spawn(move || {
             // Before it has this policy: the loop must not wait for it afterwards.
             if ready.send(gettid()).is_ok() {
                 of_thread.run();
             }
         })?;
-        let courier = started.recv().map_err(io::Error::other)?;
-        if let Err(error) = run_when_idle(courier) {
-            post.closed.store(true, Ordering::Release);
+        let tid = started.recv().map_err(io::Error::other)?;
+        if let Err(error) = run_when_idle(tid) {
+            handoff.closed.store(true, Ordering::Release);
             thread.thread().unpark();
             return Err(error);
         }
         // Empty before.
-        let _ = post.threads.set([gettid(), courier]);
+        let _ = handoff.threads.set([gettid(), tid]);
         Ok(Self {
-            post,
-            courier: thread.thread().clone(),
+            handoff,
+            thread: thread.thread().clone(),
             client: 0,
             search: Search::default(),
             rests: None,
@@ -368,20 +368,20 @@ impl Courier {
     }
 
     /// What the watcher needs.
-    pub fn post(&self) -> &Arc<Post> {
-        &self.post
+    pub fn handoff(&self) -> &Arc<Handoff> {
+        &self.handoff
     }
 
     /// The sink for requests of the client that is followed.
     pub fn sink(&self) -> impl Sink + use<> {
-        Carried {
-            post: Arc::clone(&self.post),
-            courier: self.courier.clone(),
+        HandoffSink {
+            handoff: Arc::clone(&self.handoff),
+            thread: self.thread.clone(),
         }
     }
 
     /// Follows this client, whose message came `now`, `gap` after the last one: what
-    /// [`Courier::go`] is to do.
+    /// [`ReplyThread::go`] is to do.
     pub fn follow(&mut self, client: u32, now: Instant, gap: Duration) -> Move {
         if self.rests.is_some_and(|until| now < until) {
             return Move::None;
@@ -391,15 +391,15 @@ impl Courier {
         if self.calm == CALM {
             self.rest = REST;
         }
-        if self.search.is_placed() && !self.post.is_bound() {
+        if self.search.is_placed() && !self.handoff.is_bound() {
             return self.search.released();
         }
         if std::mem::replace(&mut self.client, client) != client {
             // It goes on where the last one was, if it is there.
             return Move::None;
         }
-        let post = &self.post;
-        self.search.heard(gap, || post.places())
+        let handoff = &self.handoff;
+        self.search.heard(gap, || handoff.places())
     }
 
     /// Binds the loop or lets it run everywhere. The message has been counted, so if this takes long,
@@ -408,9 +408,9 @@ impl Courier {
         match to {
             Move::None => {}
             Move::To(place) => {
-                self.post.bind(place);
+                self.handoff.bind(place);
             }
-            Move::Away => self.post.release(),
+            Move::Away => self.handoff.release(),
         }
     }
 
@@ -421,16 +421,16 @@ impl Courier {
 
     /// Whether the loop is bound to a processor.
     pub fn is_bound(&self) -> bool {
-        self.post.is_bound()
+        self.handoff.is_bound()
     }
 
     /// Follows nobody any more: the loop may run everywhere, and no reply is on its way.
     pub fn leave(&mut self) {
         if self.search.is_placed() {
-            self.post.release();
+            self.handoff.release();
         }
         self.search.lost();
-        self.post.rescue();
+        self.handoff.write_instead();
     }
 
     /// A reply was late: others need the processor.
@@ -456,16 +456,16 @@ impl Courier {
     /// A message has arrived, of this thread if one waits for the reply. Returns whether a reply was
     /// late since the last one.
     pub fn arrived(&self, client: Option<u32>) -> bool {
-        let late = self.post.late.swap(false, Ordering::Relaxed);
-        self.post.arrived(client) || late
+        let late = self.handoff.late.swap(false, Ordering::Relaxed);
+        self.handoff.arrived(client) || late
     }
 }
 
-impl Drop for Courier {
+impl Drop for ReplyThread {
     fn drop(&mut self) {
         self.leave();
-        self.post.closed.store(true, Ordering::Release);
-        self.courier.unpark();
+        self.handoff.closed.store(true, Ordering::Release);
+        self.thread.unpark();
     }
 }
 
@@ -491,5 +491,5 @@ fn run_when_idle(thread: Pid) -> io::Result<()> {
 }
 
 #[cfg(test)]
-#[path = "courier/tests.rs"]
+#[path = "reply_thread/tests.rs"]
 pub(crate) mod tests;

@@ -17,11 +17,11 @@ const AT_ALL: Duration = Duration::from_millis(100);
 
 /// When the thread slept last.
 #[derive(Debug)]
-pub(super) struct Respite {
+pub(super) struct SleepTimer {
     last: Instant,
 }
 
-impl Respite {
+impl SleepTimer {
     pub(super) fn new(now: Instant) -> Self {
         Self { last: now }
     }
@@ -49,14 +49,14 @@ mod tests {
     fn sleep_is_due_only_after_a_time_without_one() {
         let start = Instant::now();
         let at = |us| start + Duration::from_micros(us);
-        let mut respite = Respite::new(start);
-        assert!(!respite.is_due(at(1_999), true) && respite.is_due(at(2_000), true));
-        assert!(!respite.is_due(at(99_999), false) && respite.is_due(at(100_000), false));
+        let mut timer = SleepTimer::new(start);
+        assert!(!timer.is_due(at(1_999), true) && timer.is_due(at(2_000), true));
+        assert!(!timer.is_due(at(99_999), false) && timer.is_due(at(100_000), false));
         // Too short to count.
-        respite.slept(at(1_900), at(1_949));
-        assert!(respite.is_due(at(2_000), true));
-        respite.slept(at(2_000), at(2_050));
-        assert!(!respite.is_due(at(4_049), true) && respite.is_due(at(4_050), true));
-        assert!(!respite.is_due(at(100_000), false));
+        timer.slept(at(1_900), at(1_949));
+        assert!(timer.is_due(at(2_000), true));
+        timer.slept(at(2_000), at(2_050));
+        assert!(!timer.is_due(at(4_049), true) && timer.is_due(at(4_050), true));
+        assert!(!timer.is_due(at(100_000), false));
     }
 }
