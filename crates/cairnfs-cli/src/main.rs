@@ -11,18 +11,14 @@ mod say;
 
 mod cmd;
 mod daemon;
-mod failure;
 mod handover;
 mod helper;
-mod holder;
 mod inherited;
 mod interrupt;
 mod look;
 mod memory;
 mod notify;
 mod output;
-mod raw_path;
-mod reference;
 mod roots;
 mod seat;
 mod size;
@@ -38,9 +34,8 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use cairnfs_daemon::failure::{self, AnyError, BROKEN_PIPE, unprinted};
 use clap::{CommandFactory, Parser, Subcommand};
-
-use crate::failure::{AnyError, BROKEN_PIPE, unprinted};
 
 const EXAMPLES: &str = "\
 Examples:

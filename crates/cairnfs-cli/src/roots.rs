@@ -10,13 +10,15 @@ use std::sync::Arc;
 use cairnfs::format::root::MAIN_NAME;
 use cairnfs::fs::FileSystem;
 use cairnfs::{RootInfo, Time};
+use cairnfs_daemon::failure::{self, AnyError, Failure, io_text, show_bytes, shown};
+use cairnfs_daemon::raw_path;
+use cairnfs_daemon::reference::{change_failure, root_failure};
+use cairnfs_daemon::shell;
 use serde::{Deserialize, Serialize};
 
-use crate::failure::{self, AnyError, Failure, io_text, show_bytes, shown};
-use crate::reference::{change_failure, root_failure};
+use crate::output;
 use crate::stage::Stage;
 use crate::volume::{Access, Volume};
-use crate::{output, raw_path};
 
 /// An open volume, for calls on whole roots.
 pub struct Roots<'a> {
@@ -220,7 +222,7 @@ impl<'a> Roots<'a> {
                 let why = format!("is mounted on {}", shown(&dir));
                 Err(Failure::new(what, why).hint(format_args!(
                     "unmount it first: cairnfs umount {}",
-                    output::word_of_path(&dir)
+                    shell::word_of_path(&dir)
                 )))
             }
             None => Ok(()),
@@ -422,7 +424,7 @@ pub fn show_name(root: &RootInfo) -> String {
 
 /// The line that says how to take a change of `branch` back, which has kept a snapshot.
 pub fn take_back(volume: &Path, kept: &str, branch: &str) -> String {
-    let volume = output::word_of_path(volume);
-    let (kept, branch) = (output::word(kept), output::word(branch));
+    let volume = shell::word_of_path(volume);
+    let (kept, branch) = (shell::word(kept), shell::word(branch));
     format!("To take this back: cairnfs restore {volume} {kept} --branch {branch}")
 }

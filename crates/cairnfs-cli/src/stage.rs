@@ -13,12 +13,12 @@ use std::path::Path;
 use std::sync::OnceLock;
 
 use cairnfs::refs::{local_zone, time_zone};
+use cairnfs_daemon::failure::{AnyError, Explain, Failure};
 use indicatif::ProgressDrawTarget;
 use jiff::tz::TimeZone;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::{Deserialize, Serialize};
 
-use crate::failure::{AnyError, Explain, Failure};
 use crate::interrupt;
 use crate::look::Look;
 use crate::output::{self, Progress};

@@ -12,9 +12,9 @@ use cairnfs::format::ROOT_INO;
 use cairnfs::format::root::MAIN_NAME;
 use cairnfs::fs::{FileSystem, Options};
 use cairnfs::types::{Attr, Creds, FileKind};
+use cairnfs_daemon::failure::{Explain, Failure, shown};
+use cairnfs_daemon::reference::open_in;
 
-use crate::failure::{Explain, Failure, shown};
-use crate::reference::open_in;
 use crate::spec::{SLASH, VolumePath, place};
 use crate::tree::{join, typed::dangling};
 

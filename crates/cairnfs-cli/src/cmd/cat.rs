@@ -5,9 +5,10 @@ use std::io;
 use std::process::ExitCode;
 
 use cairnfs::types::FileKind;
+use cairnfs_daemon::failure::{AnyError, Failure};
+use cairnfs_daemon::shell::word;
 
-use crate::failure::{AnyError, Failure};
-use crate::output::{Progress, word};
+use crate::output::Progress;
 use crate::spec::VolumePath;
 use crate::tree::stream_sink::StreamSink;
 use crate::tree::volume_source::VolumeSource;

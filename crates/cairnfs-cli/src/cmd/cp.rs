@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use cairnfs::types::FileKind;
+use cairnfs_daemon::failure::{AnyError, Explain, Failure, shown};
 
 use crate::cmd::export::tell_lost;
-use crate::failure::{AnyError, Explain, Failure, shown};
 use crate::interrupt;
 use crate::output::Progress;
 use crate::spec::{self, Spec, VolumePath, meant_volume};

@@ -7,9 +7,9 @@ use std::process::ExitCode;
 
 use cairnfs::refs::local_zone;
 use cairnfs::types::{Attr, FileKind, Flags};
+use cairnfs_daemon::failure::{AnyError, Explain, Failure, show_bytes};
 use serde::Serialize;
 
-use crate::failure::{AnyError, Explain, Failure, show_bytes};
 use crate::output::{Style, json, local_time, mode_string, utc_time, write_name};
 use crate::spec::VolumePath;
 use crate::tree::join;

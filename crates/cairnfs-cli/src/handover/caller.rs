@@ -10,6 +10,7 @@ use std::path::Path;
 use std::sync::Once;
 use std::time::{Duration, Instant};
 
+use cairnfs_daemon::failure::{Failure, shown};
 use cairnfs_fuse::descriptors;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
@@ -18,7 +19,6 @@ use rustix::process::Uid;
 use super::folder::{Folder, SocketName};
 use super::frames::{Answer, Request, Run, frame, receive, send};
 use super::is_of;
-use crate::failure::{Failure, shown};
 use crate::interrupt;
 
 /// Whether a socket of another user was told.

@@ -8,9 +8,9 @@ use std::collections::{HashMap, HashSet};
 
 use cairnfs::format::BLOCK_SIZE;
 use cairnfs::types::FileKind;
+use cairnfs_daemon::failure::{Failure, show_bytes};
 
 use super::{CHUNK, Keep, Meta, Segment, Sink, Source, Summary, Unreadable, count, push_name};
-use crate::failure::{Failure, show_bytes};
 use crate::interrupt;
 use crate::output::Progress;
 

@@ -16,12 +16,12 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use cairnfs::types::{FileKind, Time};
+use cairnfs_daemon::failure::{Explain, Failure, shown};
 use rustix::fs::{AtFlags, Mode, OFlags, RawDir, SeekFrom, Stat};
 use rustix::io::Errno;
 
 use super::descent::{self, Descent};
 use super::{Listing, Meta, Segment, Segments, Source, Xattr};
-use crate::failure::{Explain, Failure, shown};
 
 /// Size in bytes of the buffer for directory entries.
 const ENTRIES: usize = 32 << 10;

@@ -19,13 +19,13 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use cairnfs::types::FileKind;
+use cairnfs_daemon::failure::{Explain, Failure, shown};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::descent::{self, Descent, Id};
 use super::pending::{InodeFd, Pending};
 use super::{Keep, Meta, Segment, Sink, mode_without, split};
-use crate::failure::{Explain, Failure, shown};
 
 /// The sink for a directory of the host.
 pub struct HostSink {

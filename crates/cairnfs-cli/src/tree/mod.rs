@@ -27,8 +27,8 @@ pub mod whole_file;
 
 use cairnfs::acl::{self, Acl};
 use cairnfs::types::{FileKind, Time};
+use cairnfs_daemon::failure::Failure;
 
-use crate::failure::Failure;
 use crate::output::counted;
 
 pub use copier::Copier;

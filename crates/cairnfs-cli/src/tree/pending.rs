@@ -12,6 +12,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 
 use cairnfs::types::{FileKind, Time};
+use cairnfs_daemon::failure::{Explain, Failure};
 use rustix::fs::{
     AtFlags, CWD, FileType, Gid, Mode, OFlags, RenameFlags, Timespec, Timestamps, Uid, XattrFlags,
 };
@@ -19,7 +20,6 @@ use rustix::io::Errno;
 
 use super::descent::{self, Id};
 use super::{Meta, temporary_name};
-use crate::failure::{Explain, Failure};
 
 /// The final name of an entry, and the name under which it is made.
 pub struct Pending {

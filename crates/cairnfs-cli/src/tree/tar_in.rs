@@ -10,6 +10,7 @@ use std::io::{ErrorKind, Read};
 
 use cairnfs::acl::{self, Acl};
 use cairnfs::types::{FileKind, Time};
+use cairnfs_daemon::failure::{Explain, Failure, show_bytes};
 use tar::{GnuExtSparseHeader, Header};
 
 use super::acl_text::Names;
@@ -18,7 +19,6 @@ use super::tar_member::{
     kind, pairs,
 };
 use super::{CHUNK, Copier, Meta, Segment, Sink, mode_without, pax};
-use crate::failure::{Explain, Failure, show_bytes};
 use crate::interrupt;
 
 const BLOCK: u64 = 512;

@@ -10,10 +10,10 @@
 use std::io::{self, Read, Write};
 
 use cairnfs::types::FileKind;
+use cairnfs_daemon::failure::{Explain, Failure};
 use tar::{EntryType, Header};
 
 use super::{Meta, Segment, Sink, acl_text, pax};
-use crate::failure::{Explain, Failure};
 
 const BLOCK: u64 = 512;
 /// Maximum value of a seven-digit octal field.

@@ -10,11 +10,11 @@ use std::fmt;
 
 use cairnfs::Error;
 use cairnfs::types::{FileKind, RenameMode, SetAttr, SetTime, Time, XattrMode};
+use cairnfs_daemon::failure::{Explain, Failure};
 
 use super::{
     Keep, Meta, Segment, Sink, join, mode_without, push_name, shared, split, temporary_name,
 };
-use crate::failure::{Explain, Failure};
 use crate::volume::{Node, Volume, caller};
 
 /// The sink for a directory of a volume.

@@ -5,9 +5,9 @@ use std::rc::Rc;
 
 use cairnfs::Error;
 use cairnfs::types::{FileKind, SeekTo};
+use cairnfs_daemon::failure::{Explain, Failure};
 
 use super::{Listing, Meta, Segment, Segments, Source, Xattr, push_name};
-use crate::failure::{Explain, Failure};
 use crate::volume::{Node, Volume, components};
 
 /// The source for a file or tree of an open volume.

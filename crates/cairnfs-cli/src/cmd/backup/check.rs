@@ -13,11 +13,12 @@ use cairnfs_backup::{
     Cache, Error, Fetch, Image, MomentDevice, Report, check as check_store, restore,
 };
 use cairnfs_check::CheckOptions;
+use cairnfs_daemon::failure::{AnyError, Explain, Failure, unprinted};
+use cairnfs_daemon::shell::word;
 use serde::Serialize;
 
 use super::{AtArgs, KeyArgs, Opened, Shown, failure, interruption, moments, unread, warn};
-use crate::failure::{AnyError, Explain, Failure, unprinted};
-use crate::output::{self, Progress, counted, local_time, word};
+use crate::output::{self, Progress, counted, local_time};
 use crate::size::human;
 use crate::stage::Stage;
 use crate::tree::Unreadable as Range;

@@ -10,12 +10,13 @@ use cairnfs_backup::{
     Error, NewKey, Place, Seal, Shipped, Shipper, VolumeSource, WriterOptions, absolute, check,
     check_without, environment,
 };
+use cairnfs_daemon::failure::{AnyError, Failure, told};
+use cairnfs_daemon::inside;
+use cairnfs_daemon::raw_path;
 use serde::{Deserialize, Serialize};
 
-use super::{Shown, failure, inside, interruption, moments, passphrase, rate, repair};
-use crate::failure::{AnyError, Failure, told};
+use super::{Shown, failure, interruption, moments, passphrase, rate, repair};
 use crate::output::{counted, local_time};
-use crate::raw_path;
 use crate::roots::Roots;
 use crate::size::human;
 use crate::stage::Stage;

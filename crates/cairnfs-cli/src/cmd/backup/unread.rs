@@ -10,8 +10,8 @@ use cairnfs::device::Device;
 use cairnfs::format::root::MAIN_NAME;
 use cairnfs::fs::{FileSystem, Options};
 use cairnfs_check::CheckOptions;
+use cairnfs_daemon::failure::Failure;
 
-use crate::failure::Failure;
 use crate::output::Progress;
 use crate::tree::nowhere::Nowhere;
 use crate::tree::volume_source::VolumeSource;

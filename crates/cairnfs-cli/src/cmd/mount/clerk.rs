@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use cairnfs::fs::FileSystem;
+use cairnfs_daemon::failure::{io_text, shown};
+use cairnfs_daemon::shell::word_of_path;
 use cairnfs_fuse::adapter::Adapter;
 use cairnfs_fuse::mounted::Mounted;
 use cairnfs_fuse::ops::Ops;
@@ -21,11 +23,9 @@ use super::keeper::Keeper;
 use super::opening::{self, OpenVolume, engine_options};
 use super::working::{self, Open};
 use super::{Failure, failed};
-use crate::failure::{io_text, shown};
 use crate::handover::desk::{Clerk, Made};
 use crate::handover::farewell::Farewell;
 use crate::handover::frames::{Answer, NamedMount, Wanted};
-use crate::output::word_of_path;
 use crate::stage::Stage;
 
 /// Event loops of each further mount, unless `-o threads` says otherwise: many mounts are mostly

@@ -14,10 +14,10 @@ use std::time::Duration;
 
 use cairnfs::refs::{automatic, yielding};
 use cairnfs::{Error, Volume};
+use cairnfs_daemon::failure::shown;
 use cairnfs_fuse::{MountOptions, Sessions};
 
 use super::opening::OpenVolume;
-use crate::failure::shown;
 use crate::roots::name_of;
 
 /// Makes the snapshots of one mount.

@@ -21,6 +21,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use cairnfs::fs::{MakeOptions, inspect, is_unmade};
+use cairnfs_daemon::failure::shown;
 use cairnfs_fuse::mounter::Way;
 use cairnfs_fuse::options::parse_size;
 use cairnfs_fuse::{MountOptions, mounter, mountinfo};
@@ -28,7 +29,6 @@ use rustix::process::{getegid, geteuid};
 
 use crate::cmd::mkfs;
 use crate::daemon::{self, Cause, Refusal};
-use crate::failure::shown;
 use crate::inherited;
 use crate::say;
 use crate::size::human;

@@ -9,6 +9,8 @@ use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
+use cairnfs_daemon::failure::shown;
+use cairnfs_daemon::shell::{word, word_of_path};
 use cairnfs_fuse::apart::Apart;
 use cairnfs_fuse::{MountOptions, Sessions, status};
 
@@ -17,10 +19,8 @@ use super::clerk::House;
 use super::opening::OpenVolume;
 use super::{Args, Failure, IN_USE, READY, failed, opening};
 use crate::cmd::sync;
-use crate::failure::shown;
 use crate::handover::desk::{Clerk, Desk};
 use crate::notify;
-use crate::output::{word, word_of_path};
 use crate::syslog::Syslog;
 
 /// Opens the volume, serves its mounts until the last one has ended, and closes it.

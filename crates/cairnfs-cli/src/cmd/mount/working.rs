@@ -9,12 +9,12 @@ use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
 
 use cairnfs::Error;
+use cairnfs_daemon::failure::{self, AnyError, Failure, shown};
 use cairnfs_fuse::Sessions;
 use serde_json::Value;
 
 use super::carrier::{Orders, Stored};
 use super::opening::OpenVolume;
-use crate::failure::{self, AnyError, Failure, shown};
 use crate::handover::frames::{Answer, NamedMount};
 use crate::roots::{Mounts, Roots, Shipping};
 use crate::stage::Stage;

@@ -9,8 +9,8 @@ use cairnfs::device::{Access, FileDevice};
 use cairnfs::format::BLOCK_SIZE;
 use cairnfs::format::root::MAIN_NAME;
 use cairnfs::fs::{FileSystem, Options};
+use cairnfs_daemon::failure::{Explain, Failure, io_text, shown};
 
-use crate::failure::{Explain, Failure, io_text, shown};
 use crate::output::counted;
 use crate::size::human;
 use crate::spec::{VolumePath, place};

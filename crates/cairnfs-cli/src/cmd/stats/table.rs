@@ -6,11 +6,11 @@ use std::cmp::Reverse;
 
 use cairnfs::refs::local_zone;
 use cairnfs::types::Time;
+use cairnfs_daemon::failure::{show_bytes, shown};
 use cairnfs_fuse::status::Backup;
 
 use super::{Counters, health};
 use crate::daemon::Answer;
-use crate::failure::{show_bytes, shown};
 use crate::output::{self, counted};
 use crate::size::human;
 

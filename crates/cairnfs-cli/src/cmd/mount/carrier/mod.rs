@@ -21,6 +21,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use cairnfs_backup::{Done, Ended, Error, NewKey, Place, Watch};
+use cairnfs_daemon::inside;
 use cairnfs_fuse::ops::{AskBackup, AwaitBackup};
 use cairnfs_fuse::{MountOptions, Sessions};
 
@@ -28,7 +29,6 @@ use self::record::Record;
 use self::waits::Waits;
 use self::work::Work;
 use super::opening::OpenVolume;
-use crate::cmd::backup::inside;
 
 /// How long a mount waits for the directory of its backup before it goes on without having seen it.
 const GLANCE: Duration = Duration::from_secs(1);

@@ -15,11 +15,11 @@ use cairnfs::Volume;
 use cairnfs_backup::{
     Error, NewKey, Place, Shipped, Shipper, VolumeSource, WriterOptions, environment, shown,
 };
+use cairnfs_daemon::inside;
 use cairnfs_fuse::{MountOptions, Sessions};
 
 use super::care::Care;
 use super::{Order, Orders, Outcome, Stored, caught};
-use crate::cmd::backup::inside;
 use crate::cmd::backup::now::writer_name;
 use crate::cmd::mount::opening::OpenVolume;
 use crate::roots::name_of;

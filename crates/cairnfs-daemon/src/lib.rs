@@ -1,0 +1,9 @@
+//! What commands and the daemon of a volume share: failures as users see them, and how messages name
+//! things.
+
+pub mod failure;
+pub mod holder;
+pub mod inside;
+pub mod raw_path;
+pub mod reference;
+pub mod shell;
