@@ -21,6 +21,7 @@ mod notify;
 mod output;
 mod roots;
 mod seat;
+mod served;
 mod size;
 mod spec;
 mod stage;

@@ -363,7 +363,7 @@ fn ask_at(
     let (streams, manner) = stage.parts();
     let run = Run {
         verb: serde_json::to_value(verb)?,
-        manner: manner.clone(),
+        manner: serde_json::to_value(manner)?,
         mount,
     };
     let wrong = |why: String| Failure::new(shown(&named.volume), why);

@@ -8,11 +8,12 @@ use std::path::{Path, PathBuf};
 use cairnfs::Error;
 use cairnfs_daemon::failure::{AnyError, BROKEN_PIPE, Explain, Failure, shown};
 use cairnfs_daemon::raw_path;
+use cairnfs_daemon::reference::name_of;
 use cairnfs_daemon::shell::word_of_path;
 use serde::{Deserialize, Serialize};
 
 use crate::output::Progress;
-use crate::roots::{Roots, name_of};
+use crate::roots::Roots;
 use crate::stage::Stage;
 use crate::tree::CHUNK;
 use crate::tree::typed::Typed;

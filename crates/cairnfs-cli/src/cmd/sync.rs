@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use cairnfs_daemon::failure::{AnyError, Explain, Failure, shown};
+use cairnfs_daemon::mounts::Shipping;
 use cairnfs_daemon::raw_path;
 use cairnfs_daemon::shell::word_of_path;
 use cairnfs_fuse::apart::perform as perform_apart;
@@ -16,7 +17,7 @@ use cairnfs_fuse::mountinfo;
 use serde::{Deserialize, Serialize};
 
 use crate::daemon;
-use crate::roots::{Roots, Shipping};
+use crate::roots::Roots;
 use crate::verbs::{self, Verb};
 
 const NOTES: &str = "\

@@ -13,11 +13,11 @@ use std::path::{Path, PathBuf};
 use cairnfs::{Diff, Error, FileChange, FileKind, FilePath, Report, Status, Summary};
 use cairnfs_daemon::failure::{AnyError, Failure, of_output, shown};
 use cairnfs_daemon::raw_path;
-use cairnfs_daemon::reference::root_failure;
+use cairnfs_daemon::reference::{name_of, root_failure};
 use serde::{Deserialize, Serialize};
 
 use crate::look::Look;
-use crate::roots::{ROOTED, Roots, name_of};
+use crate::roots::{ROOTED, Roots};
 use crate::volume::components;
 
 /// Exit code if something differs, as that of diff(1).

@@ -11,14 +11,16 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
+use cairnfs_daemon::exit::{EXIT_SYSTEM, Failure, failed};
 use cairnfs_daemon::failure::{io_text, shown};
 use cairnfs_daemon::holder;
 use cairnfs_fuse::mounted::Mounted;
 use cairnfs_fuse::{MountOptions, mounter};
 use rustix::process::geteuid;
 
+use super::Args;
 use super::opening::in_line;
-use super::{Args, EXIT_SYSTEM, Failure, IN_USE, READY, failed};
+use super::serving::{IN_USE, READY};
 use crate::handover::attempts::{ANSWER, Alone, Asked, ask_or_do_alone};
 use crate::handover::caller::Call;
 use crate::handover::folder::SocketName;

@@ -15,10 +15,10 @@ use std::time::Duration;
 use cairnfs::refs::{automatic, yielding};
 use cairnfs::{Error, Volume};
 use cairnfs_daemon::failure::shown;
+use cairnfs_daemon::reference::name_of;
 use cairnfs_fuse::{MountOptions, Sessions};
 
 use super::opening::OpenVolume;
-use crate::roots::name_of;
 
 /// Makes the snapshots of one mount.
 pub(super) struct Keeper {

@@ -7,11 +7,12 @@ use std::sync::Arc;
 
 use cairnfs::fs::FileSystem;
 use cairnfs_backup::{Cache, Ended, Fetch, Image, MomentDevice};
+use cairnfs_daemon::exit::{Failure, failed};
 use cairnfs_daemon::failure::shown;
 use cairnfs_fuse::MountOptions;
 use cairnfs_fuse::options::parse_size;
 
-use super::{Failure, failed, opening};
+use super::opening;
 use crate::cmd::backup::{AtArgs, KeyArgs, Opened, failure};
 
 /// A moment of a backup.

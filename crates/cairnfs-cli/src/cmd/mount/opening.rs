@@ -8,12 +8,11 @@ use std::sync::{Arc, PoisonError, RwLock};
 use cairnfs::Error;
 use cairnfs::format::root::MAIN_NAME;
 use cairnfs::fs::{FileSystem, Options};
+use cairnfs_daemon::exit::{Failure, failed};
 use cairnfs_daemon::failure;
 use cairnfs_daemon::reference;
 use cairnfs_fuse::options::WriteMode;
 use cairnfs_fuse::{MountOptions, mountinfo};
-
-use super::{Failure, failed};
 
 /// Why a volume was not opened.
 pub(super) enum Unopened {

@@ -16,13 +16,13 @@ use cairnfs_backup::{
     Error, NewKey, Place, Shipped, Shipper, VolumeSource, WriterOptions, environment, shown,
 };
 use cairnfs_daemon::inside;
+use cairnfs_daemon::reference::name_of;
+use cairnfs_daemon::writer::writer_name;
 use cairnfs_fuse::{MountOptions, Sessions};
 
 use super::care::Care;
 use super::{Order, Orders, Outcome, Stored, caught};
-use crate::cmd::backup::now::writer_name;
 use crate::cmd::mount::opening::OpenVolume;
-use crate::roots::name_of;
 
 /// The longest pause after failures.
 const LONGEST: Duration = Duration::from_secs(300);
