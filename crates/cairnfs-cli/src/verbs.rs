@@ -11,6 +11,8 @@ use std::process::ExitCode;
 
 use cairnfs::Error;
 use cairnfs_daemon::failure::{self, AnyError, Failure, io_text, shown};
+use cairnfs_daemon::handover::folder::SocketName;
+use cairnfs_daemon::handover::frames::{Answer, NamedMount, Run};
 use cairnfs_daemon::holder;
 use cairnfs_fuse::mountinfo::{self, MountEntry};
 use rustix::process::geteuid;
@@ -21,8 +23,6 @@ use crate::cmd::{
 };
 use crate::handover::attempts::{ANSWER, Alone, Asked, ask_or_do_alone};
 use crate::handover::caller::Call;
-use crate::handover::folder::SocketName;
-use crate::handover::frames::{Answer, NamedMount, Run};
 use crate::interrupt;
 use crate::roots::Roots;
 use crate::seat::{self, Seat};

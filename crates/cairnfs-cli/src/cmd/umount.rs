@@ -23,6 +23,7 @@ use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use cairnfs_daemon::failure::{show_bytes, shown};
+use cairnfs_daemon::handover::folder::SocketName;
 use cairnfs_daemon::holder;
 use cairnfs_fuse::elsewhere::{self, Elsewhere};
 use cairnfs_fuse::mounter::{self, Way};
@@ -35,7 +36,6 @@ use rustix::process::geteuid;
 
 use crate::daemon::{self, Cause, Refusal, Synced};
 use crate::handover::caller::{Call, End, Watch};
-use crate::handover::folder::SocketName;
 
 /// umount(8): unmounting failed.
 const EXIT_UMOUNT: u8 = 32;

@@ -2,17 +2,11 @@
 //!
 //! The command prepares the volume and the directory. If a daemon has the volume open, it hands the
 //! mount over to that one (`joining`); otherwise it starts its own program again as the daemon
-//! (`serving`) and waits until that reports that the mount is live. (A process with threads cannot
+//! ([`serving`]) and waits until that reports that the mount is live. (A process with threads cannot
 //! fork safely; a new program can be started at any time.) Exit codes are those of mount(8).
 
-mod carrier;
-mod clerk;
 mod joining;
-mod keeper;
 mod moment;
-mod opening;
-mod serving;
-mod working;
 
 use std::error::Error;
 use std::io::{self, IsTerminal};
@@ -21,14 +15,15 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use cairnfs::fs::{MakeOptions, inspect, is_unmade};
+use cairnfs_daemon::carrier;
 use cairnfs_daemon::exit::{EXIT_USAGE, Failure, failed};
 use cairnfs_daemon::failure::shown;
+use cairnfs_daemon::serving::{self, Service};
 use cairnfs_fuse::mounter::Way;
 use cairnfs_fuse::options::parse_size;
 use cairnfs_fuse::{MountOptions, mounter, mountinfo};
 use rustix::process::{getegid, geteuid};
 
-use self::serving::Service;
 use crate::cmd::{mkfs, sync};
 use crate::daemon::{self, Cause, Refusal};
 use crate::inherited;

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use cairnfs::refs::stamp;
 use cairnfs_daemon::failure::{AnyError, Explain, Failure, shown};
+use cairnfs_daemon::handover::folder::SocketName;
 use cairnfs_daemon::shell::word_of_path;
 use cairnfs_fuse::holders::Holders;
 use cairnfs_fuse::mounter::{self, Way};
@@ -28,7 +29,6 @@ use super::{Args, Base, FAILED, Interrupted, Mount, PREFIX, inside, name_of, not
 use crate::daemon::{self, Cause};
 use crate::handover::attempts::ANSWER;
 use crate::handover::caller::{Call, Lease};
-use crate::handover::folder::SocketName;
 use crate::interrupt;
 
 /// Time that programs have to end after CMD, before a note says who is waited for; and before the fork

@@ -8,20 +8,20 @@ use std::sync::Arc;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
 
-use cairnfs_daemon::commands::{Caller, Command, Place};
-use cairnfs_daemon::failure::Failure;
-use cairnfs_daemon::mounts::{Mounts, Shipping};
 use cairnfs_fuse::Sessions;
 
-use super::carrier::{Orders, Stored};
-use super::opening::OpenVolume;
+use crate::carrier::{Orders, Stored};
+use crate::commands::{Caller, Command, Place};
+use crate::failure::Failure;
 use crate::handover::frames::{Answer, NamedMount};
+use crate::mounts::{Mounts, Shipping};
+use crate::opening::OpenVolume;
 
 /// How often a command that waits for a backup looks whether it was interrupted.
 const GLANCE: Duration = Duration::from_millis(100);
 
 /// An open volume and its mounts.
-pub(super) struct Open<'a> {
+pub(crate) struct Open<'a> {
     pub handle: &'a OpenVolume,
     pub volume: &'a Path,
     pub sessions: &'a Arc<Sessions>,
@@ -74,7 +74,7 @@ impl Open<'_> {
 }
 
 /// Performs a command, whose failures are told to its caller; returns its exit code.
-pub(super) fn perform(
+pub(crate) fn perform(
     open: &Open<'_>,
     (command, mount): (Option<Box<dyn Command>>, Option<NamedMount>),
     caller: Caller,

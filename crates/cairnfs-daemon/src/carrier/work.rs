@@ -15,14 +15,14 @@ use cairnfs::Volume;
 use cairnfs_backup::{
     Error, NewKey, Place, Shipped, Shipper, VolumeSource, WriterOptions, environment, shown,
 };
-use cairnfs_daemon::inside;
-use cairnfs_daemon::reference::name_of;
-use cairnfs_daemon::writer::writer_name;
 use cairnfs_fuse::{MountOptions, Sessions};
 
 use super::care::Care;
 use super::{Order, Orders, Outcome, Stored, caught};
-use crate::cmd::mount::opening::OpenVolume;
+use crate::inside;
+use crate::opening::OpenVolume;
+use crate::reference::name_of;
+use crate::writer::writer_name;
 
 /// The longest pause after failures.
 const LONGEST: Duration = Duration::from_secs(300);

@@ -41,7 +41,7 @@ pub enum Request {
         /// The device number of the mount.
         device: String,
         /// The directory, for messages and for the end of the mount.
-        #[serde(with = "cairnfs_daemon::raw_path")]
+        #[serde(with = "crate::raw_path")]
         dir: PathBuf,
     },
     /// It wants to know when the mount with this device number has ended: [`Answer::Watching`], and

@@ -10,19 +10,19 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use cairnfs::fs::FileSystem;
-use cairnfs_daemon::commands::Commands;
-use cairnfs_daemon::exit::{Failure, failed};
-use cairnfs_daemon::failure::shown;
-use cairnfs_daemon::shell::{word, word_of_path};
 use cairnfs_fuse::apart::Apart;
 use cairnfs_fuse::{MountOptions, Sessions, status};
 
-use super::carrier::{Carrier, Orders};
-use super::clerk::House;
-use super::opening;
-use super::opening::OpenVolume;
+use crate::carrier::{Carrier, Orders};
+use crate::clerk::House;
+use crate::commands::Commands;
+use crate::exit::{Failure, failed};
+use crate::failure::shown;
 use crate::handover::desk::{Clerk, Desk};
 use crate::notify;
+use crate::opening;
+use crate::opening::OpenVolume;
+use crate::shell::{word, word_of_path};
 use crate::syslog::Syslog;
 
 /// The daemon's message when the mount is live.

@@ -14,14 +14,14 @@ use std::time::Duration;
 
 use cairnfs::refs::{automatic, yielding};
 use cairnfs::{Error, Volume};
-use cairnfs_daemon::failure::shown;
-use cairnfs_daemon::reference::name_of;
 use cairnfs_fuse::{MountOptions, Sessions};
 
-use super::opening::OpenVolume;
+use crate::failure::shown;
+use crate::opening::OpenVolume;
+use crate::reference::name_of;
 
 /// Makes the snapshots of one mount.
-pub(super) struct Keeper {
+pub(crate) struct Keeper {
     open: Arc<OpenVolume>,
     path: PathBuf,
     sessions: Arc<Sessions>,

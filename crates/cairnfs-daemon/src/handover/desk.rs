@@ -17,7 +17,6 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use cairnfs_daemon::commands::{Caller, Streams};
 use cairnfs_fuse::sessions::{Ended, Watcher};
 use rustix::process::geteuid;
 
@@ -25,6 +24,7 @@ use super::farewell::Farewell;
 use super::folder::{Folder, SocketName};
 use super::frames::{Answer, Request, Run, Wanted, receive, send};
 use super::is_of;
+use crate::commands::{Caller, Streams};
 
 /// Time that a command has for its request.
 const REQUEST: Duration = Duration::from_secs(10);

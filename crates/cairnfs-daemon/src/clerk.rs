@@ -8,10 +8,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use cairnfs::fs::FileSystem;
-use cairnfs_daemon::commands::{Caller, Commands};
-use cairnfs_daemon::exit::{Failure, failed};
-use cairnfs_daemon::failure::{io_text, shown};
-use cairnfs_daemon::shell::word_of_path;
 use cairnfs_fuse::adapter::Adapter;
 use cairnfs_fuse::mounted::Mounted;
 use cairnfs_fuse::ops::Ops;
@@ -19,13 +15,17 @@ use cairnfs_fuse::sessions::{NewMount, NotAdded, Watcher};
 use cairnfs_fuse::{MountOptions, ServeError, Sessions, Transport, mountinfo, session};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::carrier::Orders;
-use super::keeper::Keeper;
-use super::opening::{self, OpenVolume, engine_options};
-use super::working::{self, Open};
+use crate::carrier::Orders;
+use crate::commands::{Caller, Commands};
+use crate::exit::{Failure, failed};
+use crate::failure::{io_text, shown};
 use crate::handover::desk::{Clerk, Made};
 use crate::handover::farewell::Farewell;
 use crate::handover::frames::{Answer, Run, Wanted};
+use crate::keeper::Keeper;
+use crate::opening::{self, OpenVolume, engine_options};
+use crate::shell::word_of_path;
+use crate::working::{self, Open};
 
 /// Event loops of each further mount, unless `-o threads` says otherwise: many mounts are mostly
 /// idle.
@@ -42,7 +42,7 @@ const FIRST_MESSAGE: Timespec = Timespec {
 };
 
 /// The open volume and its mounts.
-pub(super) struct House {
+pub(crate) struct House {
     open: Arc<OpenVolume>,
     volume: PathBuf,
     /// The options of the first mount.
@@ -56,7 +56,7 @@ pub(super) struct House {
 }
 
 /// A tree that may be mounted.
-pub(super) struct Permit {
+pub(crate) struct Permit {
     root: Arc<FileSystem>,
     options: MountOptions,
     /// The tree's number if it may have one mount only.

@@ -10,9 +10,10 @@ use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::sync::Arc;
 
-use cairnfs_daemon::failure::{show_bytes, shown};
 use tracing::{Level, Metadata};
 use tracing_subscriber::fmt::MakeWriter;
+
+use crate::failure::{show_bytes, shown};
 
 /// The socket that syslog(3) sends to.
 const SOCKET: &str = "/dev/log";
