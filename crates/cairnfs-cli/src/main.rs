@@ -16,7 +16,6 @@ mod helper;
 mod inherited;
 mod interrupt;
 mod look;
-mod memory;
 mod output;
 mod roots;
 mod seat;
@@ -82,8 +81,6 @@ enum Command {
     Backup(cmd::backup::Args),
     RestoreFrom(cmd::restore_from::Args),
     Try(cmd::r#try::Args),
-    /// Measure a volume or any mounted directory
-    Bench(cairnfs_bench::Args),
     Crashtest(cmd::crashtest::Args),
     Completions(cmd::completions::Args),
 }
@@ -94,7 +91,7 @@ const OPERATIONAL: u8 = 8;
 const UNKNOWN: u8 = 3;
 
 fn main() -> ExitCode {
-    memory::set_up();
+    cairnfs_allocator::set_up();
     if let Err(why) = survive_size_limits() {
         say!("cairnfs: {why}");
         return ExitCode::from(1);
@@ -152,7 +149,6 @@ fn run(command: Command) -> Result<ExitCode, AnyError> {
         Command::Backup(args) => cmd::backup::run(args),
         Command::RestoreFrom(args) => cmd::restore_from::run(&args),
         Command::Verb(verb) => verbs::run(&verb),
-        Command::Bench(args) => cairnfs_bench::run(args),
         Command::Crashtest(args) => {
             cmd::crashtest::run(args).map_err(|e| unprinted(e, OPERATIONAL))
         }
