@@ -5,7 +5,7 @@
 
 use std::collections::HashSet;
 
-use cairnfs::device::{Device, check_range};
+use cairnfs_disk::device::{Device, check_range};
 use parking_lot::{Condvar, Mutex};
 
 use crate::cache::Cache;

@@ -115,7 +115,7 @@ impl Keep {
             "monthly" => &mut self.monthly,
             "yearly" => &mut self.yearly,
             "within" => {
-                let within = cairnfs::refs::duration_named(value);
+                let within = cairnfs_core::refs::duration_named(value);
                 self.within = Some(within.map_err(|_| "not a time such as 12h or 7d")?);
                 return Ok(());
             }

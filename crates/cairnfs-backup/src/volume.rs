@@ -13,7 +13,7 @@ pub struct VolumeSource<'a>(pub &'a Volume);
 
 impl Source for VolumeSource<'_> {
     fn volume(&self) -> String {
-        cairnfs::types::uuid_text(&self.0.info().uuid)
+        cairnfs_disk::types::uuid_text(&self.0.info().uuid)
     }
 
     fn known(&self) -> Vec<String> {

@@ -12,9 +12,9 @@ use std::io::Write;
 use std::sync::{Arc, Barrier};
 use std::time::Instant;
 
-use cairnfs::device::{Device, MemoryDevice};
 use cairnfs::sections::{self, Section};
 use cairnfs::{OpenOptions, Volume};
+use cairnfs_disk::device::{Device, MemoryDevice};
 use serde_json::{Value, json};
 
 use crate::Result;

@@ -1,6 +1,6 @@
 //! Sets of blocks: one bit per block, with memory only for groups that have any in the set.
 
-use cairnfs::format::geometry::{GROUP_BLOCKS, Geometry};
+use cairnfs_disk::format::geometry::{GROUP_BLOCKS, Geometry};
 
 /// 64-bit words in the bitmap of a group.
 pub(crate) const GROUP_WORDS: usize = (GROUP_BLOCKS / 64) as usize;

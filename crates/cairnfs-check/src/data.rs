@@ -1,9 +1,9 @@
 //! Reads the contents of all files and verifies the checksum of each block.
 
-use cairnfs::error::Result;
-use cairnfs::format::item::decode_extent;
-use cairnfs::format::key::Kind;
-use cairnfs::format::{BLOCK_SIZE, checksum};
+use cairnfs_disk::error::Result;
+use cairnfs_disk::format::item::decode_extent;
+use cairnfs_disk::format::key::Kind;
+use cairnfs_disk::format::{BLOCK_SIZE, checksum};
 
 use crate::codes;
 use crate::holes::KeyRange;

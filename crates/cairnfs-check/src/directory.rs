@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use cairnfs::format::checksum::name_hash;
-use cairnfs::format::item::{
+use cairnfs_disk::format::checksum::name_hash;
+use cairnfs_disk::format::item::{
     FIRST_DIR_INDEX, RawInode, S_IFDIR, decode_dir_entry, decode_dir_name,
 };
-use cairnfs::format::key::{Key, Kind};
+use cairnfs_disk::format::key::{Key, Kind};
 
 use crate::codes;
 use crate::overlay::Item;

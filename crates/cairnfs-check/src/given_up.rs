@@ -7,8 +7,8 @@
 
 use std::collections::BTreeMap;
 
-use cairnfs::format::geometry::Geometry;
-use cairnfs::format::item::{EXTENT_UNWRITTEN, RawExtent};
+use cairnfs_disk::format::geometry::Geometry;
+use cairnfs_disk::format::item::{EXTENT_UNWRITTEN, RawExtent};
 
 use crate::blocks::BlockSet;
 use crate::tree::Inherited;

@@ -2,7 +2,7 @@
 //!
 //! An item that may be in a hole is never reported as missing.
 
-use cairnfs::format::key::{Key, Kind};
+use cairnfs_disk::format::key::{Key, Kind};
 
 /// Keys from `low` to `high`, `high` excluded; without `high`, to the last key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

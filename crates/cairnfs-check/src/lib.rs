@@ -1,7 +1,7 @@
 //! The offline check of a volume: reads everything, changes nothing, and reports what is wrong.
 //!
 //! The check implements the format from `docs/format.md` and shares no code with the engine except
-//! the pure codecs of [`cairnfs::format`], the device and the error type, so a bug in the engine's
+//! the pure codecs of [`cairnfs_disk::format`], the device and the error type, so a bug in the engine's
 //! index, log or allocator is not repeated here. All input is treated as hostile: the check never
 //! panics, and no value read from the device bounds a loop or an allocation. The check continues
 //! after a finding, and suppresses findings that an earlier one explains; [`Report::unchecked`]
@@ -34,8 +34,8 @@ mod structure;
 mod tree;
 mod volume;
 
-use cairnfs::device::Device;
-use cairnfs::error::Result;
+use cairnfs_disk::device::Device;
+use cairnfs_disk::error::Result;
 
 pub use report::{Finding, MAX_FINDINGS, Report, Stats};
 
@@ -65,9 +65,9 @@ pub struct Progress {
 /// Checks the volume on `device`, which must not change during the check.
 ///
 /// # Errors
-/// I/O errors of the device; [`cairnfs::Error::NotAVolume`] if neither superblock slot is valid and
-/// there is no copy; [`cairnfs::Error::FrontLost`] if there is none, but other parts of a volume;
-/// [`cairnfs::Error::Incompatible`] if the volume has features that this version does not know.
+/// I/O errors of the device; [`cairnfs_disk::Error::NotAVolume`] if neither superblock slot is valid and
+/// there is no copy; [`cairnfs_disk::Error::FrontLost`] if there is none, but other parts of a volume;
+/// [`cairnfs_disk::Error::Incompatible`] if the volume has features that this version does not know.
 /// Damage is not an error but a [`Finding`].
 pub fn check(
     device: &dyn Device,

@@ -4,9 +4,9 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use cairnfs::format::ROOT_INO;
-use cairnfs::format::item::{ORPHAN_REMOVE, S_IFDIR};
-use cairnfs::format::key::Key;
+use cairnfs_disk::format::ROOT_INO;
+use cairnfs_disk::format::item::{ORPHAN_REMOVE, S_IFDIR};
+use cairnfs_disk::format::key::Key;
 
 use crate::codes;
 use crate::report::{Finding, Ledger};

@@ -6,15 +6,15 @@
 
 use std::collections::VecDeque;
 
-use cairnfs::device::AlignedBuf;
-use cairnfs::error::{Corruption, Result};
-use cairnfs::format::BLOCK_SIZE;
-use cairnfs::format::geometry::{Geometry, LOG_START, MARK_BLOCK};
-use cairnfs::format::mark::RawMark;
-use cairnfs::format::record::{
+use cairnfs_disk::device::AlignedBuf;
+use cairnfs_disk::error::{Corruption, Result};
+use cairnfs_disk::format::BLOCK_SIZE;
+use cairnfs_disk::format::geometry::{Geometry, LOG_START, MARK_BLOCK};
+use cairnfs_disk::format::mark::RawMark;
+use cairnfs_disk::format::record::{
     FLAG_FSYNC, FLAG_LAST, FLAG_MOUNT, FLAG_ROOTS, HEADER_SIZE, RecordHeader, entries,
 };
-use cairnfs::format::{checksum, record};
+use cairnfs_disk::format::{checksum, record};
 
 use crate::codes;
 use crate::overlay::{Overlay, Overlays};

@@ -1,12 +1,12 @@
 //! Checks the items of one inode against each other.
 
-use cairnfs::format::checksum::name_hash;
-use cairnfs::format::item::{
+use cairnfs_disk::format::checksum::name_hash;
+use cairnfs_disk::format::item::{
     RawInode, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, decode_extent, decode_inode,
 };
-use cairnfs::format::key::{Key, Kind};
-use cairnfs::format::xattr::{decode_stored_xattrs, decode_xattrs};
-use cairnfs::format::{BLOCK_SIZE, MAX_FILE_SIZE, MAX_INLINE, MAX_SYMLINK, ROOT_INO};
+use cairnfs_disk::format::key::{Key, Kind};
+use cairnfs_disk::format::xattr::{decode_stored_xattrs, decode_xattrs};
+use cairnfs_disk::format::{BLOCK_SIZE, MAX_FILE_SIZE, MAX_INLINE, MAX_SYMLINK, ROOT_INO};
 
 use crate::codes;
 use crate::directory::Directory;

@@ -6,18 +6,18 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
-use cairnfs::error::Result;
-use cairnfs::format::checksum::name_hash;
-use cairnfs::format::geometry::Geometry;
-use cairnfs::format::item::{
+use cairnfs_disk::error::Result;
+use cairnfs_disk::format::checksum::name_hash;
+use cairnfs_disk::format::geometry::Geometry;
+use cairnfs_disk::format::item::{
     decode_dir_entry, decode_dir_name, decode_extent, decode_extent_at, decode_inode,
     encode_dir_name,
 };
-use cairnfs::format::key::{Key, Kind, VOLUME_ROOT};
-use cairnfs::format::numbers::Given;
-use cairnfs::format::record::Entry;
-use cairnfs::format::root::Root;
-use cairnfs::format::xattr::decode_xattrs;
+use cairnfs_disk::format::key::{Key, Kind, VOLUME_ROOT};
+use cairnfs_disk::format::numbers::Given;
+use cairnfs_disk::format::record::Entry;
+use cairnfs_disk::format::root::Root;
+use cairnfs_disk::format::xattr::decode_xattrs;
 
 use crate::blocks::BlockSet;
 use crate::given_up::{Mapped, Replaced};

@@ -9,13 +9,13 @@
 
 use std::sync::Arc;
 
-use cairnfs::error::{Error, Result};
-use cairnfs::format::NODE_BLOCKS;
-use cairnfs::format::item::decode_extent_at;
-use cairnfs::format::key::{Key, Kind};
-use cairnfs::format::node::{CellValue, Expected, Node, RawOverflow};
-use cairnfs::format::pointer::RawPtr;
-use cairnfs::format::root::RawRoot;
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::format::NODE_BLOCKS;
+use cairnfs_disk::format::item::decode_extent_at;
+use cairnfs_disk::format::key::{Key, Kind};
+use cairnfs_disk::format::node::{CellValue, Expected, Node, RawOverflow};
+use cairnfs_disk::format::pointer::RawPtr;
+use cairnfs_disk::format::root::RawRoot;
 
 use crate::given_up::Mapped;
 use crate::volume::Volume;

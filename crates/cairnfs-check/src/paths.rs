@@ -6,10 +6,10 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use cairnfs::error::Result;
-use cairnfs::format::ROOT_INO;
-use cairnfs::format::item::decode_dir_entry;
-use cairnfs::format::key::Kind;
+use cairnfs_disk::error::Result;
+use cairnfs_disk::format::ROOT_INO;
+use cairnfs_disk::format::item::decode_dir_entry;
+use cairnfs_disk::format::key::Kind;
 
 use crate::holes::KeyRange;
 use crate::log::Replay;

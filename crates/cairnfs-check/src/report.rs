@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use cairnfs::error::Corruption;
+use cairnfs_disk::error::Corruption;
 
 use crate::{Progress, codes};
 

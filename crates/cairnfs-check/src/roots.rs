@@ -5,11 +5,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use cairnfs::error::Result;
-use cairnfs::format::key::{Key, Kind, MAIN_ROOT, VOLUME_ROOT};
-use cairnfs::format::lineage::check_changes;
-use cairnfs::format::root::{MAIN_NAME, RawRoot, Root, RootState};
-use cairnfs::format::superblock::ROOTS;
+use cairnfs_disk::error::Result;
+use cairnfs_disk::format::key::{Key, Kind, MAIN_ROOT, VOLUME_ROOT};
+use cairnfs_disk::format::lineage::check_changes;
+use cairnfs_disk::format::root::{MAIN_NAME, RawRoot, Root, RootState};
+use cairnfs_disk::format::superblock::ROOTS;
 
 use crate::codes;
 use crate::data;

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use cairnfs::format::xattr::{
+use cairnfs_disk::format::xattr::{
     SharedRef, StoredValue, StoredXattr, bytes_key, decode_shared_bytes, decode_shared_value,
     shared_key, value_hash,
 };

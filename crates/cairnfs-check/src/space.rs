@@ -4,10 +4,10 @@
 //! fixed areas, the copies of the superblock, and the range behind the end of the volume. Changes in
 //! the log are not in them.
 
-use cairnfs::error::Result;
-use cairnfs::format::checksum;
-use cairnfs::format::geometry::{GROUP_BLOCKS, GROUP_ENTRY_SIZE};
-use cairnfs::format::group::GroupEntry;
+use cairnfs_disk::error::Result;
+use cairnfs_disk::format::checksum;
+use cairnfs_disk::format::geometry::{GROUP_BLOCKS, GROUP_ENTRY_SIZE};
+use cairnfs_disk::format::group::GroupEntry;
 use zerocopy::FromBytes;
 
 use crate::blocks::GROUP_WORDS;

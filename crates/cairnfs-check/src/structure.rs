@@ -6,14 +6,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use cairnfs::error::Result;
-use cairnfs::format::geometry::Geometry;
-use cairnfs::format::item::{ORPHAN_REMOVE, ORPHAN_TRUNCATE, decode_dir_entry, decode_extent_at};
-use cairnfs::format::key::{Kind, ORPHANS, SHARED_BYTES, SHARED_VALUES};
-use cairnfs::format::numbers::Given;
-use cairnfs::format::root::RawRoot;
-use cairnfs::format::xattr::decode_stored_xattrs;
-use cairnfs::format::{FIRST_USER_INO, ROOT_INO};
+use cairnfs_disk::error::Result;
+use cairnfs_disk::format::geometry::Geometry;
+use cairnfs_disk::format::item::{
+    ORPHAN_REMOVE, ORPHAN_TRUNCATE, decode_dir_entry, decode_extent_at,
+};
+use cairnfs_disk::format::key::{Kind, ORPHANS, SHARED_BYTES, SHARED_VALUES};
+use cairnfs_disk::format::numbers::Given;
+use cairnfs_disk::format::root::RawRoot;
+use cairnfs_disk::format::xattr::decode_stored_xattrs;
+use cairnfs_disk::format::{FIRST_USER_INO, ROOT_INO};
 
 use crate::births::Births;
 use crate::blocks::BlockSet;

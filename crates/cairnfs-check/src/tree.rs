@@ -6,12 +6,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use cairnfs::error::Result;
-use cairnfs::format::key::Key;
-use cairnfs::format::node::{CellValue, Expected, Node, RawOverflow};
-use cairnfs::format::pointer::RawPtr;
-use cairnfs::format::root::RawRoot;
-use cairnfs::format::{MAX_VALUE, NODE_BLOCKS, NODE_SIZE, checksum};
+use cairnfs_disk::error::Result;
+use cairnfs_disk::format::key::Key;
+use cairnfs_disk::format::node::{CellValue, Expected, Node, RawOverflow};
+use cairnfs_disk::format::pointer::RawPtr;
+use cairnfs_disk::format::root::RawRoot;
+use cairnfs_disk::format::{MAX_VALUE, NODE_BLOCKS, NODE_SIZE, checksum};
 
 use crate::blocks::BlockSet;
 use crate::codes;

@@ -3,15 +3,15 @@
 //! A crash during a superblock write leaves an invalid slot, so an invalid slot alone is not a
 //! finding, neither at the front nor in a copy. The log shows whether the newest superblock was lost.
 
-use cairnfs::device::{AlignedBuf, Device};
-use cairnfs::error::{Corruption, Error, Result};
-use cairnfs::format::geometry::{Geometry, SUPERBLOCK_SLOTS};
-use cairnfs::format::search::{CHUNK, Effort, Search};
-use cairnfs::format::superblock::{
+use cairnfs_disk::device::{AlignedBuf, Device};
+use cairnfs_disk::error::{Corruption, Error, Result};
+use cairnfs_disk::format::geometry::{Geometry, SUPERBLOCK_SLOTS};
+use cairnfs_disk::format::search::{CHUNK, Effort, Search};
+use cairnfs_disk::format::superblock::{
     CHECKPOINTS, KNOWN_INCOMPATIBLE, KNOWN_RO_COMPATIBLE, MAGIC, RawCheckpoint, Superblock, absent,
     copy_blocks_of,
 };
-use cairnfs::format::{BLOCK_SIZE, NODE_BLOCKS};
+use cairnfs_disk::format::{BLOCK_SIZE, NODE_BLOCKS};
 
 use crate::codes;
 use crate::report::{Finding, Ledger};

@@ -10,17 +10,19 @@
 use std::collections::BTreeMap;
 use std::mem::offset_of;
 
-use cairnfs::format::group::GroupEntry;
-use cairnfs::format::item::{DIR_ENTRY_HEADER, RawExtent, RawInode, RawTime};
-use cairnfs::format::mark::RawMark;
-use cairnfs::format::node::{MAX_CELL_VALUE, MAX_HEIGHT, NODE_HEADER, NodeHeader, RawOverflow};
-use cairnfs::format::pointer::RawPtr;
-use cairnfs::format::record::{
+use cairnfs_disk::format::group::GroupEntry;
+use cairnfs_disk::format::item::{DIR_ENTRY_HEADER, RawExtent, RawInode, RawTime};
+use cairnfs_disk::format::mark::RawMark;
+use cairnfs_disk::format::node::{
+    MAX_CELL_VALUE, MAX_HEIGHT, NODE_HEADER, NodeHeader, RawOverflow,
+};
+use cairnfs_disk::format::pointer::RawPtr;
+use cairnfs_disk::format::record::{
     ENTRY_HEADER_SIZE, HEADER_SIZE, MAX_PAYLOAD, MAX_RECORD_BLOCKS, RecordHeader,
 };
-use cairnfs::format::root::{RawLineage, RawRoot};
-use cairnfs::format::superblock::{RawCheckpoint, RawSuperblock};
-use cairnfs::format::{MAX_VALUE, NODE_SIZE};
+use cairnfs_disk::format::root::{RawLineage, RawRoot};
+use cairnfs_disk::format::superblock::{RawCheckpoint, RawSuperblock};
+use cairnfs_disk::format::{MAX_VALUE, NODE_SIZE};
 
 const DOCUMENT: &str = include_str!("../../../docs/format.md");
 

@@ -6,8 +6,8 @@
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
-use cairnfs::types::{FileKind, Time};
 use cairnfs_daemon::failure::{AnyError, show_bytes};
+use cairnfs_disk::types::{FileKind, Time};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use jiff::tz::TimeZone;
 use serde::Serialize;

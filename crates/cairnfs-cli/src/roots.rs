@@ -7,7 +7,6 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use cairnfs::format::root::MAIN_NAME;
 use cairnfs::fs::FileSystem;
 use cairnfs::{RootInfo, Time};
 use cairnfs_daemon::failure::{self, AnyError, Failure, io_text, show_bytes, shown};
@@ -15,6 +14,7 @@ use cairnfs_daemon::mounts::{Mounts, Shipping};
 use cairnfs_daemon::raw_path;
 use cairnfs_daemon::reference::{change_failure, name_of, root_failure};
 use cairnfs_daemon::shell;
+use cairnfs_disk::format::root::MAIN_NAME;
 use serde::{Deserialize, Serialize};
 
 use crate::output;

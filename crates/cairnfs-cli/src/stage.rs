@@ -12,7 +12,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::OnceLock;
 
-use cairnfs::refs::{local_zone, time_zone};
+use cairnfs_core::refs::{local_zone, time_zone};
 use cairnfs_daemon::commands::{Streams, has_left};
 use cairnfs_daemon::failure::{AnyError, Explain, Failure};
 use indicatif::ProgressDrawTarget;

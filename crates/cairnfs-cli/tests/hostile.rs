@@ -11,7 +11,7 @@ use cairnfs_mutate::base::{merged, nested};
 use cairnfs_mutate::graph::{crossed, tower};
 use cairnfs_mutate::{Base, Image};
 
-use cairnfs::format::key::{Key, Kind};
+use cairnfs_disk::format::key::{Key, Kind};
 
 /// Address space of a command, in KiB; the allocator alone reserves more than a GiB of it.
 const ADDRESS_SPACE: u32 = 3 << 20;

@@ -336,8 +336,8 @@ fn is_other<T: PartialEq>(first: &Option<T>, wanted: &Option<T>) -> bool {
 mod tests {
     use std::os::unix::net::UnixStream;
 
-    use cairnfs::device::MemoryDevice;
     use cairnfs::fs::{MakeOptions, Options, make_device};
+    use cairnfs_disk::device::MemoryDevice;
     use serde_json::Value;
 
     use super::*;

@@ -1,6 +1,6 @@
 //! Snapshots that the daemon makes of a mounted branch by itself, at an interval (`-o snapshots=`).
 //!
-//! Their names tell what they are (`cairnfs::refs`), so those of earlier mounts are found, and no snapshot
+//! Their names tell what they are (`cairnfs_core::refs`), so those of earlier mounts are found, and no snapshot
 //! of a user is taken for one. Of more than `keep` the oldest are dropped, and all of them give way, the
 //! oldest first, before a program is told that there is no space, with the states that publishes and
 //! restores have replaced. Nothing is made of a branch that has not changed.
@@ -12,8 +12,8 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::Duration;
 
-use cairnfs::refs::{automatic, yielding};
 use cairnfs::{Error, Volume};
+use cairnfs_core::refs::{automatic, yielding};
 use cairnfs_fuse::{MountOptions, Sessions};
 
 use crate::failure::shown;

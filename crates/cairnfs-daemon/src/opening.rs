@@ -6,8 +6,8 @@ use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use cairnfs::Error;
-use cairnfs::format::root::MAIN_NAME;
 use cairnfs::fs::{FileSystem, Options};
+use cairnfs_disk::format::root::MAIN_NAME;
 use cairnfs_fuse::options::WriteMode;
 use cairnfs_fuse::{MountOptions, mountinfo};
 

@@ -8,7 +8,7 @@
 
 use std::fs;
 
-use cairnfs::types::{Attr, Creds, KillPrivileges};
+use cairnfs_disk::types::{Attr, Creds, KillPrivileges};
 
 const SET_USER_ID: u32 = libc::S_ISUID;
 const SET_GROUP_ID: u32 = libc::S_ISGID;
@@ -149,7 +149,7 @@ impl Status {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cairnfs::types::{FileKind, Flags, Time};
+    use cairnfs_disk::types::{FileKind, Flags, Time};
 
     fn attr(mode: u32) -> Attr {
         let time = Time::default();

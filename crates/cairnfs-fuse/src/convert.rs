@@ -4,7 +4,7 @@
 //! Pure functions and the error type of a request. Nothing here calls the engine or the kernel.
 
 use cairnfs::Error;
-use cairnfs::types::{Attr, Fallocate, FileKind, SetTime, Time};
+use cairnfs_disk::types::{Attr, Fallocate, FileKind, SetTime, Time};
 use cairnfs_transport::{Errno, abi, request};
 
 /// Preferred I/O size reported by `stat` (`st_blksize`), in bytes.
@@ -143,7 +143,7 @@ pub fn fallocate_mode(mode: i32) -> Option<Fallocate> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cairnfs::types::Flags;
+    use cairnfs_disk::types::Flags;
 
     fn attr() -> Attr {
         let t = |secs, nanos| Time { secs, nanos };

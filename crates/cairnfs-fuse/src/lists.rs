@@ -15,9 +15,9 @@
 
 use std::collections::HashSet;
 
-use cairnfs::acl::{ACCESS, Acl};
-use cairnfs::types::KillPrivileges;
 use cairnfs::{Error, Result};
+use cairnfs_disk::acl::{ACCESS, Acl};
+use cairnfs_disk::types::KillPrivileges;
 use parking_lot::RwLock;
 
 use crate::ops::Outcome;

@@ -382,7 +382,7 @@ fn parse_seconds(text: &str) -> Result<Duration, &'static str> {
 fn parse_interval(text: &str) -> Result<Duration, &'static str> {
     match text.parse() {
         Ok(seconds) => Ok(Duration::from_secs(seconds)),
-        Err(_) => cairnfs::refs::duration_named(text)
+        Err(_) => cairnfs_core::refs::duration_named(text)
             .map_err(|_| "not a time such as 30s, 5m, 1h30m or 1d"),
     }
 }

@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::UNIX_EPOCH;
 
-use cairnfs::device::Fault;
 use cairnfs::fs::FileSystem;
 use cairnfs::{Error, RootInfo};
+use cairnfs_disk::device::Fault;
 use serde::{Deserialize, Serialize};
 
 use crate::messages::Messages;
@@ -330,8 +330,8 @@ fn last_error(fault: Fault) -> LastError {
 mod tests {
     use super::*;
     use crate::messages::Operation;
-    use cairnfs::device::MemoryDevice;
     use cairnfs::fs::{MakeOptions, Options, make_device};
+    use cairnfs_disk::device::MemoryDevice;
     use std::sync::Arc;
 
     #[test]

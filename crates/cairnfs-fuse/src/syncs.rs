@@ -11,7 +11,7 @@
 use std::sync::Arc;
 
 use cairnfs::fs::FsyncRequest;
-use cairnfs::group_commit::BatchQueue;
+use cairnfs_disk::group_commit::BatchQueue;
 
 use crate::convert::Refusal;
 use crate::ops::{Outcome, caught};

@@ -16,9 +16,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use cairnfs::device::waiting;
 use cairnfs::fs::FileSystem;
-use cairnfs::types::{Attr, RootInfo};
+use cairnfs_disk::device::waiting;
+use cairnfs_disk::types::{Attr, RootInfo};
 use parking_lot::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::convert::Refusal;

@@ -6,8 +6,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use cairnfs::device::MemoryDevice;
 use cairnfs::fs::{FileSystem, MakeOptions, Options, make_device};
+use cairnfs_disk::device::MemoryDevice;
 use cairnfs_fuse::convert::Refusal;
 use cairnfs_fuse::ops::{Caller, NewEntry, Ops};
 use cairnfs_fuse::options::WriteMode;

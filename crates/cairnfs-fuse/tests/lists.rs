@@ -13,10 +13,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use cairnfs::acl::{ACCESS, Acl, DEFAULT};
-use cairnfs::device::MemoryDevice;
 use cairnfs::fs::{FileSystem, MakeOptions, Options, make_device};
-use cairnfs::types::{KillPrivileges, SetAttr};
+use cairnfs_disk::acl::{ACCESS, Acl, DEFAULT};
+use cairnfs_disk::device::MemoryDevice;
+use cairnfs_disk::types::{KillPrivileges, SetAttr};
 use cairnfs_fuse::convert::Refusal;
 use cairnfs_fuse::ops::{Caller, Kernel, NewEntry, Ops};
 use cairnfs_fuse::options::WriteMode;

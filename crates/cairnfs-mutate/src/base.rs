@@ -7,12 +7,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use cairnfs::Result;
-use cairnfs::device::{Device, MemoryDevice};
-use cairnfs::format::BLOCK_SIZE;
-use cairnfs::format::geometry::SUPERBLOCK_SLOTS;
-use cairnfs::format::superblock::Superblock;
 use cairnfs::fs::{FileSystem, MakeOptions, Options, make_device};
-use cairnfs::types::{Creds, Fallocate, RenameMode, SetAttr, XattrMode};
+use cairnfs_disk::device::{Device, MemoryDevice};
+use cairnfs_disk::format::BLOCK_SIZE;
+use cairnfs_disk::format::geometry::SUPERBLOCK_SLOTS;
+use cairnfs_disk::format::superblock::Superblock;
+use cairnfs_disk::types::{Creds, Fallocate, RenameMode, SetAttr, XattrMode};
 use parking_lot::Mutex;
 use zerocopy::little_endian::U64;
 

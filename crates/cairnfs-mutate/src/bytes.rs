@@ -3,8 +3,8 @@
 //! Everything that the input does not change is as in the base. Functions called `sealed_*` make
 //! the checksums above the change valid, because a fuzzer cannot guess them.
 
-use cairnfs::format::record::{HEADER_SIZE, entries};
-use cairnfs::format::{BLOCK_SIZE, NODE_SIZE};
+use cairnfs_disk::format::record::{HEADER_SIZE, entries};
+use cairnfs_disk::format::{BLOCK_SIZE, NODE_SIZE};
 
 use crate::base::Base;
 use crate::image::Image;

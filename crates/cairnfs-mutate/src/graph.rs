@@ -7,12 +7,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use cairnfs::format::NODE_BLOCKS;
-use cairnfs::format::checksum::crc;
-use cairnfs::format::key::{Key, Kind, MAIN_ROOT};
-use cairnfs::format::node::{CellValue, Expected, MAX_HEIGHT, NODE_HEADER, Node, NodeBuilder};
-use cairnfs::format::pointer::RawPtr;
-use cairnfs::format::root::RawRoot;
+use cairnfs_disk::format::NODE_BLOCKS;
+use cairnfs_disk::format::checksum::crc;
+use cairnfs_disk::format::key::{Key, Kind, MAIN_ROOT};
+use cairnfs_disk::format::node::{CellValue, Expected, MAX_HEIGHT, NODE_HEADER, Node, NodeBuilder};
+use cairnfs_disk::format::pointer::RawPtr;
+use cairnfs_disk::format::root::RawRoot;
 use zerocopy::little_endian::U32;
 use zerocopy::{FromBytes, IntoBytes};
 

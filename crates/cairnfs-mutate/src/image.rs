@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use cairnfs::device::{Device, check_range};
-use cairnfs::format::BLOCK_SIZE;
 use cairnfs::{Error, Result};
+use cairnfs_disk::device::{Device, check_range};
+use cairnfs_disk::format::BLOCK_SIZE;
 use parking_lot::RwLock;
 
 /// A number of calls that no correct use of a volume of this size exceeds.

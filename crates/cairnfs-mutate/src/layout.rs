@@ -5,16 +5,16 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use cairnfs::format::geometry::{Geometry, LOG_START, SUPERBLOCK_SLOTS};
-use cairnfs::format::item::decode_extent;
-use cairnfs::format::key::{Key, Kind};
-use cairnfs::format::node::{CellValue, Expected, NODE_HEADER, Node};
-use cairnfs::format::overflow::units_for;
-use cairnfs::format::pointer::RawPtr;
-use cairnfs::format::record::RecordHeader;
-use cairnfs::format::root::RawRoot;
-use cairnfs::format::superblock::Superblock;
-use cairnfs::format::{BLOCK_SIZE, NODE_BLOCKS};
+use cairnfs_disk::format::geometry::{Geometry, LOG_START, SUPERBLOCK_SLOTS};
+use cairnfs_disk::format::item::decode_extent;
+use cairnfs_disk::format::key::{Key, Kind};
+use cairnfs_disk::format::node::{CellValue, Expected, NODE_HEADER, Node};
+use cairnfs_disk::format::overflow::units_for;
+use cairnfs_disk::format::pointer::RawPtr;
+use cairnfs_disk::format::record::RecordHeader;
+use cairnfs_disk::format::root::RawRoot;
+use cairnfs_disk::format::superblock::Superblock;
+use cairnfs_disk::format::{BLOCK_SIZE, NODE_BLOCKS};
 use zerocopy::FromBytes;
 
 use crate::image::Image;

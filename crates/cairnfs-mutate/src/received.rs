@@ -7,15 +7,15 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use cairnfs::device::MemoryDevice;
-use cairnfs::error::{Error, Result};
-use cairnfs::format::MAX_NAME;
-use cairnfs::format::frames::{Chain, FRAME_HEADER, PREAMBLE};
-use cairnfs::format::stream::{STREAM_VERSION, STREAM_VERSION_ORIGINS};
 use cairnfs::fs::{FileSystem, Options};
-use cairnfs::types::FileKind;
 use cairnfs::{Volume, VolumeOptions};
 use cairnfs_check::{CheckOptions, check};
+use cairnfs_disk::device::MemoryDevice;
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::format::MAX_NAME;
+use cairnfs_disk::format::frames::{Chain, FRAME_HEADER, PREAMBLE};
+use cairnfs_disk::format::stream::{STREAM_VERSION, STREAM_VERSION_ORIGINS};
+use cairnfs_disk::types::FileKind;
 
 use crate::base::SIZE;
 use crate::image::{Bounded, Image, copy};

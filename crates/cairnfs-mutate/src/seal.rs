@@ -1,9 +1,9 @@
 //! Recomputes checksums after a change, from the changed structure up to the superblock.
 
-use cairnfs::format::NODE_BLOCKS;
-use cairnfs::format::checksum::{crc, crc_append, hash64};
-use cairnfs::format::record::{HEADER_SIZE, MAX_PAYLOAD, RecordHeader};
-use cairnfs::format::superblock::Superblock;
+use cairnfs_disk::format::NODE_BLOCKS;
+use cairnfs_disk::format::checksum::{crc, crc_append, hash64};
+use cairnfs_disk::format::record::{HEADER_SIZE, MAX_PAYLOAD, RecordHeader};
+use cairnfs_disk::format::superblock::Superblock;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, IntoBytes};
 

@@ -5,12 +5,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use cairnfs::error::{Error, Result};
-use cairnfs::format::frames::Chain;
-use cairnfs::format::stream::{RawBegin, Record, STREAM_VERSION_ORIGINS};
-use cairnfs::format::{MAX_NAME, ROOT_INO};
-use cairnfs::stream::{Target, receive};
-use cairnfs::types::FileKind;
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::format::frames::Chain;
+use cairnfs_disk::format::stream::{RawBegin, Record, STREAM_VERSION_ORIGINS};
+use cairnfs_disk::format::{MAX_NAME, ROOT_INO};
+use cairnfs_disk::types::FileKind;
+use cairnfs_history::stream::{Target, receive};
 
 /// A stream with a payload for each part of the input: kind (1 byte), length (1), payload. Kinds
 /// from 128 on have as payload an inode that is mostly valid, so that deep checks are reached:

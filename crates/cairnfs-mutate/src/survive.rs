@@ -179,7 +179,7 @@ fn read_only(image: &Image, way: Way) -> Checked<Result<Seen>> {
     let seen = walk(&fs);
     fs.statfs();
     // A truncated device is read as far as it goes.
-    let cut_off = fs.info().size > image.blocks() * cairnfs::format::BLOCK_SIZE as u64;
+    let cut_off = fs.info().size > image.blocks() * cairnfs_disk::format::BLOCK_SIZE as u64;
     drop(ManuallyDrop::into_inner(fs));
     ended(&device, "reading")?;
     for (path, e) in &seen.errors {

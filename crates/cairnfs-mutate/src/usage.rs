@@ -3,8 +3,8 @@
 //! The errors of the operations are collected, not judged.
 
 use cairnfs::fs::FileSystem;
-use cairnfs::types::{Creds, Fallocate, FileKind, RenameMode, SetAttr, XattrMode};
 use cairnfs::{Error, Result};
+use cairnfs_disk::types::{Creds, Fallocate, FileKind, RenameMode, SetAttr, XattrMode};
 
 const WHO: Creds = Creds { uid: 3, gid: 4 };
 /// Maximum number of existing files that are changed.

@@ -5,10 +5,10 @@
 
 use std::collections::BTreeSet;
 
-use cairnfs::format::checksum::hash64;
 use cairnfs::fs::FileSystem;
-use cairnfs::types::{Attr, FileKind, SeekTo};
 use cairnfs::{Error, Result};
+use cairnfs_disk::format::checksum::hash64;
+use cairnfs_disk::types::{Attr, FileKind, SeekTo};
 
 /// Bytes per read.
 const CHUNK: usize = 64 << 10;

@@ -8,8 +8,8 @@
 
 use std::collections::BTreeSet;
 
-use cairnfs::format::key::{Kind, ORPHANS};
-use cairnfs::format::record::FLAG_MOUNT;
+use cairnfs_disk::format::key::{Kind, ORPHANS};
+use cairnfs_disk::format::record::FLAG_MOUNT;
 use cairnfs_mutate::base::{Base, one_of_everything, two_levels};
 use cairnfs_mutate::layout::Link;
 use cairnfs_mutate::{CLASSES, bases, mutate};

@@ -9,13 +9,13 @@
 
 use std::sync::Arc;
 
-use cairnfs::format::checksum::crc;
-use cairnfs::format::geometry::{LOG_START, SUPERBLOCK_SLOTS};
-use cairnfs::format::superblock::{COPIES, Superblock, copy_blocks_of};
-use cairnfs::format::{BLOCK_SIZE, NODE_BLOCKS};
 use cairnfs::fs::{FileSystem, Options};
 use cairnfs::{Error, Result};
 use cairnfs_check::{CheckOptions, check};
+use cairnfs_disk::format::checksum::crc;
+use cairnfs_disk::format::geometry::{LOG_START, SUPERBLOCK_SLOTS};
+use cairnfs_disk::format::superblock::{COPIES, Superblock, copy_blocks_of};
+use cairnfs_disk::format::{BLOCK_SIZE, NODE_BLOCKS};
 use cairnfs_mutate::base::{Base, merged, one_of_everything};
 use cairnfs_mutate::image::{Bounded, Image};
 use cairnfs_mutate::random::Random;

@@ -11,9 +11,9 @@
 use std::process::{Command, Stdio};
 
 use cairnfs::Error;
-use cairnfs::format::key::{Key, Kind};
 use cairnfs::fs::{FileSystem, Options};
-use cairnfs::types::FileKind;
+use cairnfs_disk::format::key::{Key, Kind};
+use cairnfs_disk::types::FileKind;
 use cairnfs_mutate::base::{Base, merged, one_of_everything, two_levels};
 use cairnfs_mutate::graph::{SHAPES, Shape, shaped, tower};
 use cairnfs_mutate::image::Bounded;

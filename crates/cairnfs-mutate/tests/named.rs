@@ -9,17 +9,17 @@
 
 use std::collections::BTreeSet;
 
-use cairnfs::format::BLOCK_SIZE;
-use cairnfs::format::geometry::SUPERBLOCK_SLOTS;
-use cairnfs::format::item::{RawExtent, decode_dir_entry};
-use cairnfs::format::key::{Key, Kind};
-use cairnfs::format::record::{HEADER_SIZE, RecordHeader, entries, entry_size};
-use cairnfs::format::root::{RawRoot, Root, RootState};
-use cairnfs::format::superblock::copy_blocks_of;
 use cairnfs::fs::{FileSystem, Options};
-use cairnfs::types::{Creds, RenameMode};
 use cairnfs::{Error, Volume, VolumeOptions};
 use cairnfs_check::{CheckOptions, check};
+use cairnfs_disk::format::BLOCK_SIZE;
+use cairnfs_disk::format::geometry::SUPERBLOCK_SLOTS;
+use cairnfs_disk::format::item::{RawExtent, decode_dir_entry};
+use cairnfs_disk::format::key::{Key, Kind};
+use cairnfs_disk::format::record::{HEADER_SIZE, RecordHeader, entries, entry_size};
+use cairnfs_disk::format::root::{RawRoot, Root, RootState};
+use cairnfs_disk::format::superblock::copy_blocks_of;
+use cairnfs_disk::types::{Creds, RenameMode};
 use cairnfs_mutate::base::{Base, forked, merged, nested, one_of_everything, two_levels};
 use cairnfs_mutate::graph::crossed;
 use cairnfs_mutate::image::{Bounded, Image};

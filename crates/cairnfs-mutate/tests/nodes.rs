@@ -13,13 +13,13 @@ use std::sync::{Arc, LazyLock};
 
 use cairnfs::Error;
 use cairnfs::RemovedDamage;
-use cairnfs::device::Device;
-use cairnfs::format::checksum::hash64;
-use cairnfs::format::item::decode_dir_entry;
-use cairnfs::format::key::{Key, Kind};
 use cairnfs::fs::{FileSystem, Options};
-use cairnfs::types::{Attr, FileKind};
 use cairnfs_check::{CheckOptions, check};
+use cairnfs_disk::device::Device;
+use cairnfs_disk::format::checksum::hash64;
+use cairnfs_disk::format::item::decode_dir_entry;
+use cairnfs_disk::format::key::{Key, Kind};
+use cairnfs_disk::types::{Attr, FileKind};
 use cairnfs_mutate::base::{Base, bases, forked, merged, one_of_everything, thousands, two_levels};
 use cairnfs_mutate::image::{Bounded, Image};
 use cairnfs_mutate::layout::{ItemAt, Link};

@@ -11,9 +11,9 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use cairnfs::device::{Device, check_range};
-use cairnfs::error::{Error, Result};
-use cairnfs::format::geometry::Geometry;
+use cairnfs_disk::device::{Device, check_range};
+use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::format::geometry::Geometry;
 use parking_lot::{Condvar, Mutex};
 
 use crate::image::{BLOCK, Image};

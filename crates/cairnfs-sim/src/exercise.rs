@@ -2,7 +2,7 @@
 
 use cairnfs::Error;
 use cairnfs::fs::FileSystem;
-use cairnfs::types::{Creds, FileKind, Flags, SetAttr};
+use cairnfs_disk::types::{Creds, FileKind, Flags, SetAttr};
 
 use crate::image::BLOCK;
 use crate::tree::{Node, ROOT, Tree};

@@ -13,10 +13,10 @@ use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use cairnfs::format::geometry::LOG_START;
 use cairnfs::fs::{FileSystem, Options};
 use cairnfs::{RootInfo, Volume};
 use cairnfs_check::{CheckOptions, check};
+use cairnfs_disk::format::geometry::LOG_START;
 
 use crate::disk::{Event, SimDisk};
 use crate::exercise::exercise;

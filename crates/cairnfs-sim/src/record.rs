@@ -9,13 +9,13 @@ use std::fmt;
 use std::sync::{Arc, LazyLock, OnceLock};
 use std::time::Duration;
 
-use cairnfs::format::geometry::SUPERBLOCK_SLOTS;
-use cairnfs::format::key::MAIN_ROOT;
-use cairnfs::format::superblock::RawSuperblock;
 use cairnfs::fs::{
     Call, FileSystem, MakeOptions, Observer, Options, Outcome, Pressure, make_device,
 };
 use cairnfs::{Error, Result, RootInfo, Volume};
+use cairnfs_disk::format::geometry::SUPERBLOCK_SLOTS;
+use cairnfs_disk::format::key::MAIN_ROOT;
+use cairnfs_disk::format::superblock::RawSuperblock;
 use parking_lot::Mutex;
 
 use crate::disk::{Event, SimDisk};

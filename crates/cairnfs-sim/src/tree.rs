@@ -5,10 +5,10 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use cairnfs::acl::{ACCESS, Acl};
 use cairnfs::fs::FileSystem;
-use cairnfs::types::{Attr, FileKind, Flags, SeekTo, Time};
 use cairnfs::{Error, Result};
+use cairnfs_disk::acl::{ACCESS, Acl};
+use cairnfs_disk::types::{Attr, FileKind, Flags, SeekTo, Time};
 
 use crate::image::BLOCK;
 

@@ -17,8 +17,8 @@ use std::error::Error;
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use cairnfs::device::{Device, MemoryDevice};
 use cairnfs::{Result, Volume, VolumeOptions};
+use cairnfs_disk::device::{Device, MemoryDevice};
 
 const SIZE: u64 = 16 << 20;
 

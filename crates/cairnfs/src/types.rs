@@ -479,7 +479,7 @@ impl fmt::Display for LostFront {
 ///
 /// ```
 /// let id = std::array::from_fn(|i| i as u8);
-/// let text = cairnfs::types::uuid_text(&id);
+/// let text = cairnfs_disk::types::uuid_text(&id);
 /// assert_eq!(text, "00010203-0405-0607-0809-0a0b0c0d0e0f");
 /// ```
 pub fn uuid_text(bytes: &[u8; 16]) -> String {

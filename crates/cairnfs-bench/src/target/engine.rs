@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use cairnfs::fs::FileSystem;
-use cairnfs::types::{Attr, Creds};
 use cairnfs::{Error, FileKind, RenameMode, Volume, XattrMode};
+use cairnfs_disk::types::{Attr, Creds};
 
 use super::{Dir, Handle, Open, OpenFile, copied};
 use crate::Result;
@@ -25,7 +25,7 @@ pub fn dir(volume: &Volume, path: &str) -> Result<DirRef> {
     Ok(DirRef { fs, ino })
 }
 
-const ROOT: u64 = cairnfs::format::ROOT_INO;
+const ROOT: u64 = cairnfs_disk::format::ROOT_INO;
 
 /// A directory and the lookup reference to it. It keeps the engine alive.
 pub struct DirRef {

@@ -11,7 +11,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
-use cairnfs::device::AlignedBuf;
+use cairnfs_disk::device::AlignedBuf;
 use rustix::fs::OFlags;
 
 use super::{Dir, Handle, Open, OpenFile, Target, at};

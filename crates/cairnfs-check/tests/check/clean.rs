@@ -1,8 +1,8 @@
 //! Sound volumes: there is no finding, and the counts are correct.
 
-use cairnfs::format::key::{Key, Kind};
-use cairnfs::format::record::FLAG_FSYNC;
 use cairnfs_check::{CheckOptions, Progress, check};
+use cairnfs_disk::format::key::{Key, Kind};
+use cairnfs_disk::format::record::FLAG_FSYNC;
 
 use crate::image::*;
 use crate::plan::*;

@@ -1,8 +1,8 @@
 //! Superblocks and devices that do not match.
 
 use cairnfs::Error;
-use cairnfs::format::superblock::{CHECKPOINTS, RawCheckpoint};
 use cairnfs_check::{CheckOptions, check};
+use cairnfs_disk::format::superblock::{CHECKPOINTS, RawCheckpoint};
 use zerocopy::little_endian::U64;
 
 use crate::image::*;

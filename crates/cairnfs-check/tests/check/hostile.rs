@@ -1,9 +1,9 @@
 //! Arbitrary bytes: the check terminates, does not panic, and its report stays small.
 
 use cairnfs::Error;
-use cairnfs::format::NODE_SIZE;
-use cairnfs::format::key::Key;
 use cairnfs_check::MAX_FINDINGS;
+use cairnfs_disk::format::NODE_SIZE;
+use cairnfs_disk::format::key::Key;
 use proptest::prelude::*;
 use zerocopy::little_endian::{U32, U64};
 
@@ -98,7 +98,7 @@ proptest! {
     ) {
         let mut plan = Plan::base();
         plan.context(entries.into_iter().map(|(object, kind, offset, is_delete, value)| {
-            let kind = cairnfs::format::key::Kind::from_u8(kind).unwrap();
+            let kind = cairnfs_disk::format::key::Kind::from_u8(kind).unwrap();
             let key = Key::new(object, kind, offset);
             if is_delete { delete(key, value) } else { put(key, value) }
         }).collect());

@@ -1,16 +1,16 @@
 //! The bytes of a volume: where structures are, and how to damage them with valid or invalid
 //! checksums.
 
-use cairnfs::format::checksum::crc;
-use cairnfs::format::geometry::{GROUP_BLOCKS, Geometry, LOG_START, SUPERBLOCK_SLOTS};
-use cairnfs::format::group::GroupEntry;
-use cairnfs::format::node::RawOverflow;
-use cairnfs::format::pointer::RawPtr;
-use cairnfs::format::record::{Entry, RecordHeader, blocks_for, push_entry};
-use cairnfs::format::superblock::{COPIES, MAGIC, MAX_LABEL, RawCheckpoint, Superblock};
-use cairnfs::format::{BLOCK_SIZE, NODE_BLOCKS, NODE_SIZE};
 use cairnfs::{Error, Result, device::Device};
 use cairnfs_check::{CheckOptions, Report, check};
+use cairnfs_disk::format::checksum::crc;
+use cairnfs_disk::format::geometry::{GROUP_BLOCKS, Geometry, LOG_START, SUPERBLOCK_SLOTS};
+use cairnfs_disk::format::group::GroupEntry;
+use cairnfs_disk::format::node::RawOverflow;
+use cairnfs_disk::format::pointer::RawPtr;
+use cairnfs_disk::format::record::{Entry, RecordHeader, blocks_for, push_entry};
+use cairnfs_disk::format::superblock::{COPIES, MAGIC, MAX_LABEL, RawCheckpoint, Superblock};
+use cairnfs_disk::format::{BLOCK_SIZE, NODE_BLOCKS, NODE_SIZE};
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U16, U32, U64};
 

@@ -1,8 +1,8 @@
 //! Damage to the trees: nodes, large values, the table of roots.
 
-use cairnfs::format::key::{Key, Kind, MAIN_ROOT};
-use cairnfs::format::node::NODE_HEADER;
-use cairnfs::format::root::RawRoot;
+use cairnfs_disk::format::key::{Key, Kind, MAIN_ROOT};
+use cairnfs_disk::format::node::NODE_HEADER;
+use cairnfs_disk::format::root::RawRoot;
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U32, U64};
 
@@ -118,8 +118,8 @@ fn node_used_twice_is_found() {
         };
         let key = Key::new(u64::from(MAIN_ROOT), Kind::Root, 0);
         let block = roots.root.block.get();
-        let mut builder = cairnfs::format::node::NodeBuilder::new();
-        let value = cairnfs::format::node::CellValue::Inline(root.as_bytes());
+        let mut builder = cairnfs_disk::format::node::NodeBuilder::new();
+        let value = cairnfs_disk::format::node::CellValue::Inline(root.as_bytes());
         builder.push(&key, value);
         let volume = u64::from_le_bytes(UUID[..8].try_into().unwrap());
         let (bytes, ptr) = builder.finish(0, block, MERGED, volume);

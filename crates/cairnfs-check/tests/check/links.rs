@@ -1,7 +1,7 @@
 //! Damage to directories and to the inodes that their entries refer to.
 
-use cairnfs::format::item::*;
-use cairnfs::format::key::Key;
+use cairnfs_disk::format::item::*;
+use cairnfs_disk::format::key::Key;
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U32, U64};
 

@@ -1,11 +1,11 @@
 //! Damage to the log: the chain of records, their order, their entries.
 
-use cairnfs::format::BLOCK_SIZE;
-use cairnfs::format::geometry::MARK_BLOCK;
-use cairnfs::format::item::S_IFREG;
-use cairnfs::format::key::{Key, Kind};
-use cairnfs::format::mark::RawMark;
-use cairnfs::format::record::{FLAG_FSYNC, FLAG_LAST, FLAG_MOUNT};
+use cairnfs_disk::format::BLOCK_SIZE;
+use cairnfs_disk::format::geometry::MARK_BLOCK;
+use cairnfs_disk::format::item::S_IFREG;
+use cairnfs_disk::format::key::{Key, Kind};
+use cairnfs_disk::format::mark::RawMark;
+use cairnfs_disk::format::record::{FLAG_FSYNC, FLAG_LAST, FLAG_MOUNT};
 use zerocopy::little_endian::U64;
 
 use crate::image::*;

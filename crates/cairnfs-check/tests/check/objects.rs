@@ -1,8 +1,8 @@
 //! Damage to the items of one object.
 
-use cairnfs::format::item::*;
-use cairnfs::format::key::{Key, Kind};
-use cairnfs::format::xattr::*;
+use cairnfs_disk::format::item::*;
+use cairnfs_disk::format::key::{Key, Kind};
+use cairnfs_disk::format::xattr::*;
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U32, U64};
 

@@ -4,16 +4,16 @@
 
 use std::collections::BTreeMap;
 
-use cairnfs::format::ROOT_INO;
-use cairnfs::format::checksum::{crc, name_hash};
-use cairnfs::format::item::*;
-use cairnfs::format::key::{Key, Kind, MAIN_ROOT};
-use cairnfs::format::node::{CellValue, MAX_CELL_VALUE, NodeBuilder, RawOverflow};
-use cairnfs::format::pointer::RawPtr;
-use cairnfs::format::record::{FLAG_LAST, FLAG_MOUNT};
-use cairnfs::format::root::{RawRoot, Root, RootState};
-use cairnfs::format::superblock::{ROOTS, Superblock};
-use cairnfs::format::xattr::*;
+use cairnfs_disk::format::ROOT_INO;
+use cairnfs_disk::format::checksum::{crc, name_hash};
+use cairnfs_disk::format::item::*;
+use cairnfs_disk::format::key::{Key, Kind, MAIN_ROOT};
+use cairnfs_disk::format::node::{CellValue, MAX_CELL_VALUE, NodeBuilder, RawOverflow};
+use cairnfs_disk::format::pointer::RawPtr;
+use cairnfs_disk::format::record::{FLAG_LAST, FLAG_MOUNT};
+use cairnfs_disk::format::root::{RawRoot, Root, RootState};
+use cairnfs_disk::format::superblock::{ROOTS, Superblock};
+use cairnfs_disk::format::xattr::*;
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U32, U64};
 

@@ -1,10 +1,10 @@
 //! Faults in the table of roots, and in what roots share.
 
-use cairnfs::format::key::{Key, Kind};
-use cairnfs::format::node::RawOverflow;
-use cairnfs::format::record::FLAG_ROOTS;
-use cairnfs::format::root::{RawRoot, Root, RootState};
-use cairnfs::format::superblock::Superblock;
+use cairnfs_disk::format::key::{Key, Kind};
+use cairnfs_disk::format::node::RawOverflow;
+use cairnfs_disk::format::record::FLAG_ROOTS;
+use cairnfs_disk::format::root::{RawRoot, Root, RootState};
+use cairnfs_disk::format::superblock::Superblock;
 use zerocopy::little_endian::{U32, U64};
 
 use crate::image::{MERGED, codes, data_block};

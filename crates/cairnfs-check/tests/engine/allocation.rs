@@ -4,9 +4,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use cairnfs::device::MemoryDevice;
 use cairnfs::fs::{FileSystem, MakeOptions, make_device};
-use cairnfs::types::{Creds, Fallocate};
+use cairnfs_disk::device::MemoryDevice;
+use cairnfs_disk::types::{Creds, Fallocate};
 
 use crate::seen::{assert_sound, options};
 

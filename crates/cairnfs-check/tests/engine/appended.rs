@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use cairnfs::Error;
-use cairnfs::device::{Device, MemoryDevice};
 use cairnfs::fs::{FileSystem, MakeOptions, make_device};
-use cairnfs::types::{Creds, Fallocate};
+use cairnfs_disk::device::{Device, MemoryDevice};
+use cairnfs_disk::types::{Creds, Fallocate};
 
 use crate::seen::options;
 

@@ -5,10 +5,10 @@
 use std::io::Write;
 use std::sync::Arc;
 
-use cairnfs::device::MemoryDevice;
 use cairnfs::fs::FileSystem;
-use cairnfs::types::SetAttr;
 use cairnfs::{Error, File, OpenOptions, Volume};
+use cairnfs_disk::device::MemoryDevice;
+use cairnfs_disk::types::SetAttr;
 
 use crate::seen::assert_sound;
 use crate::snapshots::{fresh, kill, open, volume};

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::io::{Seek, SeekFrom, Write};
 use std::sync::Arc;
 
-use cairnfs::device::{Device, MemoryDevice};
-use cairnfs::format::BLOCK_SIZE;
-use cairnfs::format::geometry::SUPERBLOCK_SLOTS;
 use cairnfs::fs::{FileSystem, Options};
-use cairnfs::types::Fallocate;
 use cairnfs::{Checkpoint, CheckpointId, Error, File, OpenOptions, Volume};
+use cairnfs_disk::device::{Device, MemoryDevice};
+use cairnfs_disk::format::BLOCK_SIZE;
+use cairnfs_disk::format::geometry::SUPERBLOCK_SLOTS;
+use cairnfs_disk::types::Fallocate;
 
 use crate::seen::{Seen, assert_sound, options, pressed_options, tree};
 use crate::snapshots::{Numbers, fresh, kill, open, open_with, random_change, volume};

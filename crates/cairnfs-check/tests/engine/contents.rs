@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use cairnfs::Error;
-use cairnfs::device::MemoryDevice;
-use cairnfs::format::MAX_INLINE;
 use cairnfs::fs::{FileSystem, MakeOptions, make_device};
-use cairnfs::types::{Creds, Fallocate, SeekTo, SetAttr};
+use cairnfs_disk::device::MemoryDevice;
+use cairnfs_disk::format::MAX_INLINE;
+use cairnfs_disk::types::{Creds, Fallocate, SeekTo, SetAttr};
 use proptest::prelude::*;
 
 use crate::seen::{assert_sound, options};

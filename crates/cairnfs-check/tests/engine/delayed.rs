@@ -3,9 +3,9 @@
 
 use std::sync::Arc;
 
-use cairnfs::device::MemoryDevice;
 use cairnfs::fs::{FileSystem, MakeOptions, make_device};
-use cairnfs::types::{Creds, SetAttr, XattrMode};
+use cairnfs_disk::device::MemoryDevice;
+use cairnfs_disk::types::{Creds, SetAttr, XattrMode};
 
 use crate::seen::{assert_sound, options};
 

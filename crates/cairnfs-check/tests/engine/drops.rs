@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cairnfs::device::MemoryDevice;
-use cairnfs::format::BLOCK_SIZE;
 use cairnfs::fs::{FileSystem, Options};
 use cairnfs::{Error, PublishOptions, Volume};
+use cairnfs_disk::device::MemoryDevice;
+use cairnfs_disk::format::BLOCK_SIZE;
 
 use crate::seen::{Seen, assert_sound, options, pressed_options, tree};
 use crate::snapshots::{

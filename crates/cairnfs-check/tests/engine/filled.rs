@@ -11,9 +11,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
-use cairnfs::device::MemoryDevice;
 use cairnfs::fs::{FileSystem, MakeOptions, Options, make_device};
-use cairnfs::types::{Creds, Fallocate};
+use cairnfs_disk::device::MemoryDevice;
+use cairnfs_disk::types::{Creds, Fallocate};
 
 use crate::filling::{Filled, MIXES, Mix};
 use crate::seen::{assert_sound, options};

@@ -5,10 +5,10 @@
 
 use std::sync::Arc;
 
-use cairnfs::device::{Device, MemoryDevice};
 use cairnfs::fs::{FileSystem, MakeOptions, Options, make_device};
-use cairnfs::types::{Creds, Fallocate, FileKind, RenameMode, SetAttr, XattrMode};
 use cairnfs::{Error, Result};
+use cairnfs_disk::device::{Device, MemoryDevice};
+use cairnfs_disk::types::{Creds, Fallocate, FileKind, RenameMode, SetAttr, XattrMode};
 use parking_lot::RwLock;
 
 use crate::seen::options;

@@ -3,10 +3,10 @@
 use std::io::Write;
 use std::sync::Arc;
 
-use cairnfs::device::MemoryDevice;
 use cairnfs::fs::{FileSystem, Options};
-use cairnfs::types::SetAttr;
 use cairnfs::{Error, OpenOptions, Volume};
+use cairnfs_disk::device::MemoryDevice;
+use cairnfs_disk::types::SetAttr;
 
 use crate::seen::{Seen, assert_sound, options, pressed_options, tree};
 use crate::snapshots::{Numbers, fresh, kill, open, open_with, volume};

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use cairnfs::Error;
-use cairnfs::device::MemoryDevice;
 use cairnfs::fs::{FileSystem, MakeOptions, make_device};
-use cairnfs::types::{Creds, Fallocate, SetAttr};
+use cairnfs_disk::device::MemoryDevice;
+use cairnfs_disk::types::{Creds, Fallocate, SetAttr};
 use proptest::prelude::*;
 
 use crate::seen::{assert_sound, options};

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use cairnfs::Result;
-use cairnfs::device::{Device, MemoryDevice};
 use cairnfs::fs::{FileSystem, MakeOptions, Options, make_device};
+use cairnfs_disk::device::{Device, MemoryDevice};
 use parking_lot::Mutex;
 use proptest::prelude::*;
 

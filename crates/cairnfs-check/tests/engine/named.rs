@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use cairnfs::device::{Device, MemoryDevice};
 use cairnfs::fs::{FileSystem, MakeOptions, Options, make_device};
-use cairnfs::types::{Creds, Fallocate, SetAttr, XattrMode};
 use cairnfs_check::{CheckOptions, check};
+use cairnfs_disk::device::{Device, MemoryDevice};
+use cairnfs_disk::types::{Creds, Fallocate, SetAttr, XattrMode};
 
 fn device(size: u64, log: Option<u64>) -> Arc<dyn Device> {
     let d = MemoryDevice::new(size);

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use cairnfs::fs::FileSystem;
-use cairnfs::types::{Creds, Fallocate, RenameMode, SetAttr, XattrMode};
 use cairnfs::{Error, Result};
+use cairnfs_disk::types::{Creds, Fallocate, RenameMode, SetAttr, XattrMode};
 use proptest::prelude::*;
 
 #[derive(Debug, Clone)]

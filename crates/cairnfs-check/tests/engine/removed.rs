@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use cairnfs::device::MemoryDevice;
 use cairnfs::fs::{FileSystem, MakeOptions, make_device};
-use cairnfs::types::Creds;
+use cairnfs_disk::device::MemoryDevice;
+use cairnfs_disk::types::Creds;
 
 use crate::seen::options;
 

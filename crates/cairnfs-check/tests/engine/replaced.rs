@@ -11,10 +11,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use cairnfs::format::BLOCK_SIZE;
 use cairnfs::fs::{FileSystem, Options};
-use cairnfs::types::{Attr, Creds, RenameMode, SetAttr};
 use cairnfs::{Error, PublishOptions};
+use cairnfs_disk::format::BLOCK_SIZE;
+use cairnfs_disk::types::{Attr, Creds, RenameMode, SetAttr};
 
 use crate::seen::{assert_sound, options};
 use crate::snapshots::{fresh, open_with, volume};

@@ -1,9 +1,9 @@
 //! A volume as the offline check and as a program sees it.
 
-use cairnfs::device::Device;
 use cairnfs::fs::{FileSystem, Options, Pressure};
-use cairnfs::types::{Attr, FileKind};
 use cairnfs_check::{CheckOptions, check};
+use cairnfs_disk::device::Device;
+use cairnfs_disk::types::{Attr, FileKind};
 
 pub fn assert_sound(device: &dyn Device, when: &str) {
     let report = check(device, &CheckOptions { data: true }, &mut |_| {}).unwrap();

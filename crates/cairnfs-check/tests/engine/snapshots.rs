@@ -3,11 +3,11 @@
 
 use std::sync::Arc;
 
-use cairnfs::device::MemoryDevice;
-use cairnfs::format::BLOCK_SIZE;
 use cairnfs::fs::{FileSystem, Options};
-use cairnfs::types::Fallocate;
 use cairnfs::{Error, OpenOptions, Volume};
+use cairnfs_disk::device::MemoryDevice;
+use cairnfs_disk::format::BLOCK_SIZE;
+use cairnfs_disk::types::Fallocate;
 
 use crate::seen::{Seen, assert_sound, options, pressed_options, tree};
 

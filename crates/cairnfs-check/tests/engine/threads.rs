@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use cairnfs::Error;
-use cairnfs::device::MemoryDevice;
 use cairnfs::fs::{FileSystem, MakeOptions, make_device};
-use cairnfs::types::{Creds, XattrMode};
 use cairnfs_check::{CheckOptions, check};
+use cairnfs_disk::device::MemoryDevice;
+use cairnfs_disk::types::{Creds, XattrMode};
 use proptest::prelude::*;
 
 use crate::ops::{Op, Run, op, refused};

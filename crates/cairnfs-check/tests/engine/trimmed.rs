@@ -4,10 +4,10 @@
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 
-use cairnfs::device::{Device, MemoryDevice};
 use cairnfs::fs::{FileSystem, MakeOptions, make_device};
-use cairnfs::types::Creds;
 use cairnfs::{Error, Result};
+use cairnfs_disk::device::{Device, MemoryDevice};
+use cairnfs_disk::types::Creds;
 
 use crate::seen::{assert_sound, options};
 

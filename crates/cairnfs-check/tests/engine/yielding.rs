@@ -1,7 +1,7 @@
 //! Snapshots that give way before a call fails for want of space.
 
-use cairnfs::refs::{self, REPLACED_KEPT};
 use cairnfs::{Error, Fallocate, PublishOptions, Volume};
+use cairnfs_core::refs::{self, REPLACED_KEPT};
 
 use crate::seen::assert_sound;
 use crate::snapshots::{fresh, kill, open, volume};

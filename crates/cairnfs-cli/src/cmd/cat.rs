@@ -4,9 +4,9 @@ use std::ffi::OsString;
 use std::io;
 use std::process::ExitCode;
 
-use cairnfs::types::FileKind;
 use cairnfs_daemon::failure::{AnyError, Failure};
 use cairnfs_daemon::shell::word;
+use cairnfs_disk::types::FileKind;
 
 use crate::output::Progress;
 use crate::spec::VolumePath;

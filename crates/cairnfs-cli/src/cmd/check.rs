@@ -5,11 +5,11 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use cairnfs::Error;
-use cairnfs::device::{Access as DeviceAccess, FileDevice};
 use cairnfs_check::codes::{LOG_DAMAGED, LOG_ENTRY, LOG_ORDER, SUPERBLOCK_LOST};
 use cairnfs_check::{CheckOptions, Finding, Report, check};
 use cairnfs_daemon::failure::{AnyError, Failure, show_bytes, shown};
 use cairnfs_daemon::shell::word_of_path;
+use cairnfs_disk::device::{Access as DeviceAccess, FileDevice};
 use cairnfs_fuse::mountinfo;
 use serde::Serialize;
 

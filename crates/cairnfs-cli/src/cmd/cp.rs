@@ -7,8 +7,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use cairnfs::types::FileKind;
 use cairnfs_daemon::failure::{AnyError, Explain, Failure, shown};
+use cairnfs_disk::types::FileKind;
 
 use crate::cmd::export::tell_lost;
 use crate::interrupt;

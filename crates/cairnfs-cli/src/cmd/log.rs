@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use anstyle::Style;
 use cairnfs::RootInfo;
-use cairnfs::refs::replaced;
+use cairnfs_core::refs::replaced;
 use cairnfs_daemon::failure::{AnyError, Explain, show_bytes, shown};
 use cairnfs_daemon::raw_path;
 use jiff::tz::TimeZone;

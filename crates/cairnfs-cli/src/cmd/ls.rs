@@ -5,9 +5,9 @@ use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 
-use cairnfs::refs::local_zone;
-use cairnfs::types::{Attr, FileKind, Flags};
+use cairnfs_core::refs::local_zone;
 use cairnfs_daemon::failure::{AnyError, Explain, Failure, show_bytes};
+use cairnfs_disk::types::{Attr, FileKind, Flags};
 use serde::Serialize;
 
 use crate::output::{Style, json, local_time, mode_string, utc_time, write_name};
@@ -348,7 +348,7 @@ fn kind_name(kind: FileKind) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cairnfs::types::Time;
+    use cairnfs_disk::types::Time;
 
     fn file(name: &str, size: u64, uid: u32) -> ListedEntry {
         let time = Time {

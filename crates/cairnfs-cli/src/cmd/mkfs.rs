@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use cairnfs::Error;
-use cairnfs::device::HostRoom;
 use cairnfs::fs::{MakeOptions, make};
-use cairnfs::types::{VolumeInfo, uuid_text};
 use cairnfs_daemon::failure::{AnyError, Failure, shown, told};
+use cairnfs_disk::device::HostRoom;
+use cairnfs_disk::types::{VolumeInfo, uuid_text};
 use serde::Serialize;
 
 use crate::output::{self, Progress};
@@ -70,7 +70,7 @@ struct Made {
 
 /// Parses a label and checks that it fits into the superblock.
 pub fn label(text: &str) -> Result<String, String> {
-    const MAX: usize = cairnfs::format::superblock::MAX_LABEL;
+    const MAX: usize = cairnfs_disk::format::superblock::MAX_LABEL;
     if text.len() > MAX {
         return Err(format!("a label has at most {MAX} bytes"));
     }

@@ -3,12 +3,12 @@
 use std::io::Write;
 use std::path::PathBuf;
 
-use cairnfs::format::root::MAIN_NAME;
 use cairnfs::{Conflict, ConflictKind, Error, FilePath, PublishOptions, Published};
 use cairnfs_daemon::failure::{AnyError, Failure, show_bytes, shown};
 use cairnfs_daemon::raw_path;
 use cairnfs_daemon::reference::{name_of, root_failure};
 use cairnfs_daemon::shell::{word, word_of, word_of_path};
+use cairnfs_disk::format::root::MAIN_NAME;
 use serde::{Deserialize, Serialize};
 
 use crate::output::counted;

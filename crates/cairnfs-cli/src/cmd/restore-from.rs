@@ -9,13 +9,13 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Instant;
 
-use cairnfs::device::{Access, FileDevice};
-use cairnfs::refs::local_zone;
 use cairnfs_backup::format::head::Moment;
 use cairnfs_backup::{Error, Image, Unreadable, restore_readable};
+use cairnfs_core::refs::local_zone;
 use cairnfs_daemon::failure::{AnyError, Failure, shown, told};
 use cairnfs_daemon::inside;
 use cairnfs_daemon::shell::word;
+use cairnfs_disk::device::{Access, FileDevice};
 use serde::Serialize;
 
 use crate::cmd::backup::unread::{self, Unread};

@@ -4,7 +4,7 @@
 
 use std::collections::HashSet;
 
-use cairnfs::types::FileKind;
+use cairnfs_disk::types::FileKind;
 
 use super::Source;
 use crate::interrupt;

@@ -15,8 +15,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use cairnfs::types::{FileKind, Time};
 use cairnfs_daemon::failure::{Explain, Failure, shown};
+use cairnfs_disk::types::{FileKind, Time};
 use rustix::fs::{AtFlags, Mode, OFlags, RawDir, SeekFrom, Stat};
 use rustix::io::Errno;
 

@@ -18,8 +18,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use cairnfs::types::FileKind;
 use cairnfs_daemon::failure::{Explain, Failure, shown};
+use cairnfs_disk::types::FileKind;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 

@@ -25,9 +25,9 @@ pub mod volume_sink;
 pub mod volume_source;
 pub mod whole_file;
 
-use cairnfs::acl::{self, Acl};
-use cairnfs::types::{FileKind, Time};
 use cairnfs_daemon::failure::Failure;
+use cairnfs_disk::acl::{self, Acl};
+use cairnfs_disk::types::{FileKind, Time};
 
 use crate::output::counted;
 

@@ -2,7 +2,7 @@
 //!
 //! Pure functions for both directions. Values may contain newlines.
 
-use cairnfs::types::Time;
+use cairnfs_disk::types::Time;
 
 /// Prefix of the key of an extended attribute.
 const XATTR: &[u8] = b"SCHILY.xattr.";

@@ -11,8 +11,8 @@ use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 
-use cairnfs::types::{FileKind, Time};
 use cairnfs_daemon::failure::{Explain, Failure};
+use cairnfs_disk::types::{FileKind, Time};
 use rustix::fs::{
     AtFlags, CWD, FileType, Gid, Mode, OFlags, RenameFlags, Timespec, Timestamps, Uid, XattrFlags,
 };

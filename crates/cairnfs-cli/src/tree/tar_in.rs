@@ -8,9 +8,9 @@
 
 use std::io::{ErrorKind, Read};
 
-use cairnfs::acl::{self, Acl};
-use cairnfs::types::{FileKind, Time};
 use cairnfs_daemon::failure::{Explain, Failure, show_bytes};
+use cairnfs_disk::acl::{self, Acl};
+use cairnfs_disk::types::{FileKind, Time};
 use tar::{GnuExtSparseHeader, Header};
 
 use super::acl_text::Names;

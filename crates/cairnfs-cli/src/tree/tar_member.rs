@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use cairnfs::types::FileKind;
+use cairnfs_disk::types::FileKind;
 
 use super::acl_text::{self, Names};
 use super::{Meta, Segment, Xattr, pax};

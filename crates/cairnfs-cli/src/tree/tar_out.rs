@@ -9,8 +9,8 @@
 
 use std::io::{self, Read, Write};
 
-use cairnfs::types::FileKind;
 use cairnfs_daemon::failure::{Explain, Failure};
+use cairnfs_disk::types::FileKind;
 use tar::{EntryType, Header};
 
 use super::{Meta, Segment, Sink, acl_text, pax};

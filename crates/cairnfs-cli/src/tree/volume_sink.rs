@@ -9,8 +9,8 @@ use std::collections::{HashMap, HashSet};
 use std::fmt;
 
 use cairnfs::Error;
-use cairnfs::types::{FileKind, RenameMode, SetAttr, SetTime, Time, XattrMode};
 use cairnfs_daemon::failure::{Explain, Failure};
+use cairnfs_disk::types::{FileKind, RenameMode, SetAttr, SetTime, Time, XattrMode};
 
 use super::{
     Keep, Meta, Segment, Sink, join, mode_without, push_name, shared, split, temporary_name,

@@ -4,8 +4,8 @@ use std::fmt;
 use std::rc::Rc;
 
 use cairnfs::Error;
-use cairnfs::types::{FileKind, SeekTo};
 use cairnfs_daemon::failure::{Explain, Failure};
+use cairnfs_disk::types::{FileKind, SeekTo};
 
 use super::{Listing, Meta, Segment, Segments, Source, Xattr, push_name};
 use crate::volume::{Node, Volume, components};

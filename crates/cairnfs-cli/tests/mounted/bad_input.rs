@@ -9,10 +9,10 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::Command;
 
-use cairnfs::format::BLOCK_SIZE;
-use cairnfs::format::checksum::hash64;
-use cairnfs::format::geometry::{LOG_START, SUPERBLOCK_SLOTS};
-use cairnfs::format::superblock::RawSuperblock;
+use cairnfs_disk::format::BLOCK_SIZE;
+use cairnfs_disk::format::checksum::hash64;
+use cairnfs_disk::format::geometry::{LOG_START, SUPERBLOCK_SLOTS};
+use cairnfs_disk::format::superblock::RawSuperblock;
 
 use crate::place::{Place, able, arg, pattern, said};
 

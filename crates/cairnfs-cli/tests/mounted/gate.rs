@@ -8,8 +8,8 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex};
 
-use cairnfs::device::{Device, MemoryDevice};
 use cairnfs::fs::{FileSystem, MakeOptions, Options, make_device};
+use cairnfs_disk::device::{Device, MemoryDevice};
 use cairnfs_fuse::adapter::Adapter;
 use cairnfs_fuse::ops::Ops;
 use cairnfs_fuse::{MountOptions, Serving, Transport};

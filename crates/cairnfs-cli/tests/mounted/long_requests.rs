@@ -9,9 +9,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 
-use cairnfs::format::{BLOCK_SIZE, ROOT_INO};
 use cairnfs::fs::FileSystem;
-use cairnfs::types::Creds;
+use cairnfs_disk::format::{BLOCK_SIZE, ROOT_INO};
+use cairnfs_disk::types::Creds;
 use rustix::fs::{FallocateFlags, SeekFrom, copy_file_range, fallocate, seek};
 
 use crate::gate::{EVENT_LOOPS, Held, Mount};

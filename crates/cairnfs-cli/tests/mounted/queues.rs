@@ -10,9 +10,9 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
-use cairnfs::format::ROOT_INO;
 use cairnfs::fs::FileSystem;
-use cairnfs::types::Creds;
+use cairnfs_disk::format::ROOT_INO;
+use cairnfs_disk::types::Creds;
 use cairnfs_fuse::Transport;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 

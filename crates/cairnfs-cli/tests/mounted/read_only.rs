@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use cairnfs::fs::{FileSystem, Options};
-use cairnfs::types::Creds;
+use cairnfs_disk::types::Creds;
 
 use crate::place::{CAIRNFS, Place, able, arg, said, succeed, umount};
 

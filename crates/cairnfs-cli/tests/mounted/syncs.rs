@@ -14,8 +14,8 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
-use cairnfs::format::ROOT_INO;
-use cairnfs::types::Creds;
+use cairnfs_disk::format::ROOT_INO;
+use cairnfs_disk::types::Creds;
 use cairnfs_fuse::options::WriteMode;
 use cairnfs_fuse::{MountOptions, Transport, control};
 use rustix::fs::{Advice, FallocateFlags, OFlags, fadvise, fallocate, getxattr};

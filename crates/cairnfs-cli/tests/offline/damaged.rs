@@ -11,10 +11,10 @@ use std::path::Path;
 use std::process::Output;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use cairnfs::format::geometry::LOG_START;
-use cairnfs::format::{BLOCK_SIZE, NODE_BLOCKS};
 use cairnfs::fs::{FileSystem, Options};
-use cairnfs::types::Creds;
+use cairnfs_disk::format::geometry::LOG_START;
+use cairnfs_disk::format::{BLOCK_SIZE, NODE_BLOCKS};
+use cairnfs_disk::types::Creds;
 use cairnfs_mutate::Image;
 use cairnfs_mutate::layout::Layout;
 use cairnfs_mutate::random::Random;

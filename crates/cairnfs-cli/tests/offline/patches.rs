@@ -3,7 +3,7 @@
 use std::fs;
 
 use cairnfs::Volume;
-use cairnfs::types::FileKind;
+use cairnfs_disk::types::FileKind;
 
 use crate::place::Place;
 

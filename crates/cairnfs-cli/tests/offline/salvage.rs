@@ -4,10 +4,10 @@
 use std::fs;
 use std::path::Path;
 
-use cairnfs::format::geometry::SUPERBLOCK_SLOTS;
-use cairnfs::format::superblock::RawSuperblock;
 use cairnfs::fs::{FileSystem, Options};
-use cairnfs::types::Creds;
+use cairnfs_disk::format::geometry::SUPERBLOCK_SLOTS;
+use cairnfs_disk::format::superblock::RawSuperblock;
+use cairnfs_disk::types::Creds;
 
 use crate::place::Place;
 

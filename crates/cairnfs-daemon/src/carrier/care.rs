@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use cairnfs::refs::local_zone;
 use cairnfs_backup::{Done, Error, Rules, Shipper};
+use cairnfs_core::refs::local_zone;
 use cairnfs_fuse::MountOptions;
 
 use super::{Order, Orders, UntilLast, caught};

@@ -6,7 +6,7 @@
 //! ioctls through unchecked, including the 32-bit compat forms of the same ioctls, which have other
 //! numbers. None of those is supported here.
 
-use cairnfs::types::Flags;
+use cairnfs_disk::types::Flags;
 use rustix::ioctl::{Opcode, opcode};
 
 use crate::convert::Refusal;

@@ -12,9 +12,9 @@ mod replies;
 
 use std::sync::Arc;
 
-use cairnfs::device::waiting;
 use cairnfs::fs::FsyncRequest;
-use cairnfs::types::{Attr, KillPrivileges, SetAttr};
+use cairnfs_disk::device::waiting;
+use cairnfs_disk::types::{Attr, KillPrivileges, SetAttr};
 use cairnfs_transport::abi::{Opcode, StatfsOut};
 use cairnfs_transport::reply::{
     ReplyAttr, ReplyCopied, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry,

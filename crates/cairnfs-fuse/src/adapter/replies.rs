@@ -5,8 +5,8 @@
 
 use std::time::Duration;
 
-use cairnfs::format::ROOT_INO;
-use cairnfs::types::{Attr, EntryRef};
+use cairnfs_disk::format::ROOT_INO;
+use cairnfs_disk::types::{Attr, EntryRef};
 use cairnfs_transport::abi::{AttrOut, EntryOut, StatxOut};
 use cairnfs_transport::reply::{ReplyAttr, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyXattr};
 use cairnfs_transport::{Errno, Header, abi};

@@ -1,7 +1,7 @@
 //! What concerns a mount as a whole: its end, syncs, space, and the questions of commands.
 
-use cairnfs::format::ROOT_INO;
-use cairnfs::types::StatFs;
+use cairnfs_disk::format::ROOT_INO;
+use cairnfs_disk::types::StatFs;
 use cairnfs_transport::Asker;
 
 use crate::control::{self, Question};

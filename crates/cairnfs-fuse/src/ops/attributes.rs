@@ -2,8 +2,8 @@
 //! control lists.
 
 use cairnfs::Error;
-use cairnfs::acl;
-use cairnfs::types::{Attr, Flags, KillPrivileges, SetAttr, XattrMode};
+use cairnfs_disk::acl;
+use cairnfs_disk::types::{Attr, Flags, KillPrivileges, SetAttr, XattrMode};
 
 use crate::control;
 use crate::convert::Refusal;

@@ -4,9 +4,9 @@ use std::io;
 use std::sync::Arc;
 
 use cairnfs::Error;
-use cairnfs::format::ROOT_INO;
 use cairnfs::fs::FsyncRequest;
-use cairnfs::types::{KillPrivileges, SeekTo};
+use cairnfs_disk::format::ROOT_INO;
+use cairnfs_disk::types::{KillPrivileges, SeekTo};
 
 use crate::convert::{Refusal, fallocate_mode};
 use crate::ops::{Caller, Ops, Outcome};

@@ -23,9 +23,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use cairnfs::device::waiting::{self, Waits};
 use cairnfs::fs::FileSystem;
-use cairnfs::types::Attr;
+use cairnfs_disk::device::waiting::{self, Waits};
+use cairnfs_disk::types::Attr;
 use cairnfs_transport::Asker;
 use parking_lot::{Mutex, MutexGuard, RwLock};
 

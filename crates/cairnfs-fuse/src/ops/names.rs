@@ -4,9 +4,9 @@
 use std::sync::Arc;
 
 use cairnfs::Error;
-use cairnfs::acl::{self, Acl};
 use cairnfs::fs::FileSystem;
-use cairnfs::types::{Attr, EntryRef, KillPrivileges, RenameMode};
+use cairnfs_disk::acl::{self, Acl};
+use cairnfs_disk::types::{Attr, EntryRef, KillPrivileges, RenameMode};
 
 use crate::convert::Refusal;
 use crate::ops::{Caller, Found, NewEntry, Ops, Outcome};

@@ -10,9 +10,9 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use cairnfs::format::ROOT_INO;
 use cairnfs::fs::FileSystem;
 use cairnfs::{ChangedInode, Error, RootInfo, Succession};
+use cairnfs_disk::format::ROOT_INO;
 
 use crate::ops::{Kernel, Ops};
 

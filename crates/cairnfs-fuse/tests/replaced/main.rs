@@ -20,9 +20,9 @@ use std::sync::mpsc::channel;
 use std::thread;
 
 use cairnfs::PublishOptions;
-use cairnfs::acl::ACCESS;
-use cairnfs::device::waiting;
-use cairnfs::types::{Flags, KillPrivileges, SetAttr};
+use cairnfs_disk::acl::ACCESS;
+use cairnfs_disk::device::waiting;
+use cairnfs_disk::types::{Flags, KillPrivileges, SetAttr};
 use cairnfs_fuse::control;
 use cairnfs_fuse::convert::Refusal;
 use cairnfs_fuse::ops::{NewEntry, Ops};

@@ -2,8 +2,8 @@
 
 use std::os::unix::fs::PermissionsExt;
 
-use cairnfs::acl::ACCESS;
-use cairnfs::types::{EntryRef, KillPrivileges};
+use cairnfs_disk::acl::ACCESS;
+use cairnfs_disk::types::{EntryRef, KillPrivileges};
 use cairnfs_fuse::ops::Found;
 
 use crate::stand::{Stand, Told, access_list};

@@ -1,8 +1,8 @@
 //! Damage to structures at fixed places: superblocks, the group table, the bitmap.
 
-use cairnfs::format::checksum::crc;
-use cairnfs::format::geometry::SUPERBLOCK_SLOTS;
-use cairnfs::format::superblock::Superblock;
+use cairnfs_disk::format::checksum::crc;
+use cairnfs_disk::format::geometry::SUPERBLOCK_SLOTS;
+use cairnfs_disk::format::superblock::Superblock;
 use zerocopy::little_endian::U64;
 
 use super::{How, Mutator};

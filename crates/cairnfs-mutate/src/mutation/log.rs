@@ -1,7 +1,7 @@
 //! Damage to log records.
 
-use cairnfs::format::BLOCK_SIZE;
-use cairnfs::format::record::ENTRY_HEADER_SIZE;
+use cairnfs_disk::format::BLOCK_SIZE;
+use cairnfs_disk::format::record::ENTRY_HEADER_SIZE;
 
 use super::{How, Mutator};
 use crate::seal;

@@ -6,7 +6,7 @@ mod log;
 mod rot;
 mod trees;
 
-use cairnfs::format::{BLOCK_SIZE, NODE_BLOCKS};
+use cairnfs_disk::format::{BLOCK_SIZE, NODE_BLOCKS};
 
 use crate::base::Base;
 use crate::image::Image;

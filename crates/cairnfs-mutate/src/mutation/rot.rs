@@ -1,6 +1,6 @@
 //! Bit rot: flipped bits, replaced blocks, truncated devices, damaged contents.
 
-use cairnfs::format::BLOCK_SIZE;
+use cairnfs_disk::format::BLOCK_SIZE;
 
 use super::{How, Mutator};
 

@@ -1,8 +1,8 @@
 //! Damage to index nodes, to the cells and values in them, and to large values.
 
-use cairnfs::format::NODE_SIZE;
-use cairnfs::format::key::Kind;
-use cairnfs::format::node::NODE_HEADER;
+use cairnfs_disk::format::NODE_SIZE;
+use cairnfs_disk::format::key::Kind;
+use cairnfs_disk::format::node::NODE_HEADER;
 
 use super::{How, Mutator};
 use crate::graph::{SHAPES, shaped};

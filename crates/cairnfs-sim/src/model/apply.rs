@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use cairnfs::Error;
-use cairnfs::acl::{self, Acl};
 use cairnfs::fs::{Call, Outcome};
-use cairnfs::types::{Attr, Fallocate, KillPrivileges, RenameMode, SetAttr};
+use cairnfs_disk::acl::{self, Acl};
+use cairnfs_disk::types::{Attr, Fallocate, KillPrivileges, RenameMode, SetAttr};
 
 use super::Model;
 use super::chain::{Part, Promise, UNTOLD, Value, Version};

@@ -14,7 +14,7 @@ use super::chain::{Chain, ChainId, OpId, Part, UNTOLD, Value, Version};
 use super::{Model, Moment};
 use crate::image::BLOCK;
 use crate::tree::{Node, Times, Tree};
-use cairnfs::types::Time;
+use cairnfs_disk::types::Time;
 
 /// Why a version must survive.
 #[derive(Debug, Clone, Copy)]

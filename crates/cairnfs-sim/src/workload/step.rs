@@ -9,10 +9,10 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use cairnfs::fs::FileSystem;
-use cairnfs::types::{
+use cairnfs::{Error, Result};
+use cairnfs_disk::types::{
     Creds, Fallocate, Flags, KillPrivileges, RenameMode, SetAttr, SetTime, Time, XattrMode,
 };
-use cairnfs::{Error, Result};
 
 use crate::image::{BLOCK, SECTOR};
 use crate::record::fresh_hash_seed;

@@ -12,7 +12,7 @@
 
 mod trial;
 
-use cairnfs::fault::InjectedFault::{self, *};
+use cairnfs_disk::fault::InjectedFault::{self, *};
 use cairnfs_sim::spread::spread;
 use cairnfs_sim::workload::{Step, after, random_names, random_steps, random_values, steps};
 use trial::During::{Both, Recovery, Run};

@@ -3,9 +3,9 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use cairnfs::fault::{InjectedFault, made, within};
 use cairnfs::fs::{FileSystem, MakeOptions, Options, Pressure, make_device};
 use cairnfs_check::{CheckOptions, check};
+use cairnfs_disk::fault::{InjectedFault, made, within};
 use cairnfs_sim::disk::{Event, Fault, Kind, SimDisk};
 use cairnfs_sim::explore::replay;
 use cairnfs_sim::image::{BLOCK, Image};

@@ -1,7 +1,7 @@
 //! A workload produces the same disk events in every run, byte for byte, so the id of a state stays
 //! valid, and what the recovery of a disk showed is the same in every exploration.
 
-use cairnfs::fault::{InjectedFault, within};
+use cairnfs_disk::fault::{InjectedFault, within};
 use cairnfs_sim::disk::Event;
 use cairnfs_sim::explore::{Depth, Failure, Recoveries, Tally, explore, explore_beside};
 use cairnfs_sim::record::{VOLUME_SIZE, fresh_volume};

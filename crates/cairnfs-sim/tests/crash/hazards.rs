@@ -1,9 +1,9 @@
 //! Histories that broke earlier designs of this file system, each with the rule that it tests.
 
-use cairnfs::format::checksum::name_hash;
-use cairnfs::format::geometry::SUPERBLOCK_SLOTS;
-use cairnfs::format::superblock::RawSuperblock;
 use cairnfs::fs::{MakeOptions, Options, make_device};
+use cairnfs_disk::format::checksum::name_hash;
+use cairnfs_disk::format::geometry::SUPERBLOCK_SLOTS;
+use cairnfs_disk::format::superblock::RawSuperblock;
 use cairnfs_sim::disk::SimDisk;
 use cairnfs_sim::explore::Depth;
 use cairnfs_sim::image::{BLOCK, Image};

@@ -1,7 +1,7 @@
 //! Tests of the model itself: it rejects trees that the contract does not allow, and names the
 //! broken promise.
 
-use cairnfs::types::Flags;
+use cairnfs_disk::types::Flags;
 use cairnfs_sim::model::Violation;
 use cairnfs_sim::record::{Recording, VOLUME_SIZE, fresh_volume, options};
 use cairnfs_sim::tree::{Node, ROOT, Tree};

@@ -7,8 +7,8 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use cairnfs::fs::{FileSystem, FsyncRequest, Options};
-use cairnfs::types::Creds;
 use cairnfs_check::{CheckOptions, check};
+use cairnfs_disk::types::Creds;
 use cairnfs_sim::disk::SimDisk;
 use cairnfs_sim::image::Image;
 use cairnfs_sim::record::{VOLUME_SIZE, crowded, fresh_volume, options};

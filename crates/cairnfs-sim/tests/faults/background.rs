@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use cairnfs::device::Device;
 use cairnfs::fs::{FileSystem, Options};
-use cairnfs::types::Creds;
 use cairnfs::{Error, Result};
+use cairnfs_disk::device::Device;
+use cairnfs_disk::types::Creds;
 use cairnfs_sim::disk::{Fault, Kind, SimDisk};
 use cairnfs_sim::record::options;
 use cairnfs_sim::tree::{ROOT, Tree};

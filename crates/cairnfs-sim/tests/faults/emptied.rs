@@ -6,8 +6,8 @@
 use std::sync::Arc;
 
 use cairnfs::fs::{FileSystem, Options, Pressure};
-use cairnfs::types::{Creds, SetAttr};
 use cairnfs::{Error, Volume};
+use cairnfs_disk::types::{Creds, SetAttr};
 use cairnfs_sim::disk::SimDisk;
 use cairnfs_sim::explore::{Crash, Depth, explore_with};
 use cairnfs_sim::record::{Recording, options};

@@ -7,8 +7,8 @@
 use std::sync::Arc;
 
 use cairnfs::fs::FileSystem;
-use cairnfs::types::{Creds, Fallocate, RenameMode, SetAttr, XattrMode};
 use cairnfs::{Error, Result};
+use cairnfs_disk::types::{Creds, Fallocate, RenameMode, SetAttr, XattrMode};
 use cairnfs_sim::disk::SimDisk;
 use cairnfs_sim::explore::{Depth, explore};
 use cairnfs_sim::image::Image;
@@ -167,7 +167,7 @@ impl Volume {
         ino
     }
 
-    fn made(&self, made: Result<cairnfs::types::Attr>) -> Result<()> {
+    fn made(&self, made: Result<cairnfs_disk::types::Attr>) -> Result<()> {
         self.fs.forget(made?.ino, 1);
         Ok(())
     }

@@ -5,10 +5,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use cairnfs::device::Device;
 use cairnfs::fs::FileSystem;
-use cairnfs::types::{Creds, SetAttr};
 use cairnfs::{Error, Result};
+use cairnfs_disk::device::Device;
+use cairnfs_disk::types::{Creds, SetAttr};
 use cairnfs_sim::disk::{Fault, Kind, SimDisk};
 use cairnfs_sim::record::options;
 use cairnfs_sim::tree::{ROOT, Tree};

@@ -3,10 +3,10 @@
 
 use std::sync::Arc;
 
-use cairnfs::format::geometry::SUPERBLOCK_SLOTS;
-use cairnfs::format::superblock::RawSuperblock;
 use cairnfs::fs::{FileSystem, Options};
-use cairnfs::types::{Creds, SetAttr};
+use cairnfs_disk::format::geometry::SUPERBLOCK_SLOTS;
+use cairnfs_disk::format::superblock::RawSuperblock;
+use cairnfs_disk::types::{Creds, SetAttr};
 use cairnfs_sim::disk::{Fault, Kind, SimDisk};
 use cairnfs_sim::image::{BLOCK, Image};
 use cairnfs_sim::model::Moment;

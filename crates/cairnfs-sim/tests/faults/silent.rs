@@ -40,7 +40,7 @@ impl Layout {
     fn of(image: &Image) -> Self {
         let disk = Arc::new(SimDisk::new(image.clone(), false));
         let info = FileSystem::open_device(disk, &options(5)).unwrap().info();
-        let start = cairnfs::format::geometry::LOG_START * BLOCK as u64;
+        let start = cairnfs_disk::format::geometry::LOG_START * BLOCK as u64;
         Self {
             log: start..start + info.log_size,
         }

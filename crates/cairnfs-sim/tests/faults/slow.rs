@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use cairnfs::Result;
 use cairnfs::fs::FileSystem;
-use cairnfs::types::Creds;
+use cairnfs_disk::types::Creds;
 use cairnfs_sim::disk::SimDisk;
 use cairnfs_sim::record::{VOLUME_SIZE, fresh_volume, options};
 use cairnfs_sim::tree::{ROOT, Tree};

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use cairnfs::fs::FileSystem;
-use cairnfs::types::{Creds, SetAttr};
+use cairnfs_disk::types::{Creds, SetAttr};
 use cairnfs_sim::disk::{Fault, Kind, SimDisk};
 use cairnfs_sim::image::Image;
 use cairnfs_sim::record::{fresh_volume, options};

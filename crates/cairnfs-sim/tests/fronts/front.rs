@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use cairnfs::fs::{FileSystem, FsyncRequest};
-use cairnfs::types::{Flags, KillPrivileges, SetAttr, SetTime, Time};
+use cairnfs_disk::types::{Flags, KillPrivileges, SetAttr, SetTime, Time};
 use cairnfs_fuse::ops::{Caller, Found, NewEntry, Ops, Outcome};
 use cairnfs_fuse::options::WriteMode;
 use cairnfs_fuse::syncs::Durable;

@@ -19,7 +19,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use cairnfs::fs::FileSystem;
-use cairnfs::types::{SetAttr, XattrMode};
+use cairnfs_disk::types::{SetAttr, XattrMode};
 use cairnfs_sim::disk::SimDisk;
 use cairnfs_sim::explore::{Depth, Tally, explore};
 use cairnfs_sim::image::Image;

@@ -38,7 +38,7 @@ impl Volume {
     ///
     /// ```
     /// use cairnfs::Volume;
-    /// use cairnfs::device::{Device, MemoryDevice};
+    /// use cairnfs_disk::device::{Device, MemoryDevice};
     ///
     /// # fn main() -> cairnfs::Result<()> {
     /// let volume = Volume::in_memory(64 << 20)?;

@@ -69,7 +69,7 @@ struct Root {
 
 /// A volume, and what it must have.
 struct Modelled {
-    device: std::sync::Arc<cairnfs::device::MemoryDevice>,
+    device: std::sync::Arc<cairnfs_disk::device::MemoryDevice>,
     pressure: Pressure,
     main: Volume,
     roots: BTreeMap<String, Root>,
@@ -77,7 +77,10 @@ struct Modelled {
     byte: u8,
 }
 
-fn opened(device: &std::sync::Arc<cairnfs::device::MemoryDevice>, pressure: Pressure) -> Volume {
+fn opened(
+    device: &std::sync::Arc<cairnfs_disk::device::MemoryDevice>,
+    pressure: Pressure,
+) -> Volume {
     let options = Options {
         cache_budget: 8 << 20,
         pressure: Some(pressure),

@@ -7,8 +7,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use cairnfs::device::{Device, MemoryDevice};
 use cairnfs::{Error, Result, Volume};
+use cairnfs_disk::device::{Device, MemoryDevice};
 
 use super::engine::{OWNER, ROOT, copy, create, fresh, open};
 use super::{SIZE, fails, names, volume};

@@ -6,9 +6,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cairnfs::device::MemoryDevice;
 use cairnfs::fs::{FileSystem, MakeOptions, Options, make_device};
-use cairnfs::types::{Fallocate, SetAttr, SetTime, XattrMode};
+use cairnfs_disk::device::MemoryDevice;
+use cairnfs_disk::types::{Fallocate, SetAttr, SetTime, XattrMode};
 
 use super::engine::{OWNER, ROOT, open_with};
 

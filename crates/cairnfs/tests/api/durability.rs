@@ -6,10 +6,10 @@ use std::io::Write;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 
-use cairnfs::device::{Device, MemoryDevice};
 use cairnfs::fs::{FileSystem, FsyncRequest, MakeOptions, Options, make_device};
-use cairnfs::types::{RenameMode, SetAttr, SetTime, XattrMode};
 use cairnfs::{OpenOptions, Result};
+use cairnfs_disk::device::{Device, MemoryDevice};
+use cairnfs_disk::types::{RenameMode, SetAttr, SetTime, XattrMode};
 
 use super::engine::{OWNER, ROOT, open};
 

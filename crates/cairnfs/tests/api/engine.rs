@@ -5,10 +5,10 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use cairnfs::device::{Device, MemoryDevice};
 use cairnfs::fs::{FileSystem, MakeOptions, Options, make_device};
-use cairnfs::types::Creds;
 use cairnfs::{Error, Mechanism, Result};
+use cairnfs_disk::device::{Device, MemoryDevice};
+use cairnfs_disk::types::Creds;
 
 pub const ROOT: u64 = 1;
 pub const OWNER: Creds = Creds { uid: 0, gid: 0 };

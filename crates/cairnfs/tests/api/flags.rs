@@ -5,8 +5,8 @@ use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 
 use cairnfs::fs::FileSystem;
-use cairnfs::types::{Creds, Fallocate, RenameMode, SetAttr, SetTime, Time, XattrMode};
 use cairnfs::{Error, FileTimes, Flags, OpenOptions, Result, Volume};
+use cairnfs_disk::types::{Creds, Fallocate, RenameMode, SetAttr, SetTime, Time, XattrMode};
 
 use crate::{fails_with, volume};
 

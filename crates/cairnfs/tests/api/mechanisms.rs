@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use cairnfs::Mechanism;
 use cairnfs::fs::FileSystem;
-use cairnfs::types::XattrMode;
+use cairnfs_disk::types::XattrMode;
 
 use super::engine::{OWNER, ROOT, copy, create, fresh, open, open_ablated};
 

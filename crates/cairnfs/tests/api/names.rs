@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use cairnfs::types::Creds;
 use cairnfs::{FileKind, OpenOptions, RenameMode};
+use cairnfs_disk::types::Creds;
 
 use super::engine::{ROOT, create, fresh, open};
 use super::{fails, names, permissions, volume};

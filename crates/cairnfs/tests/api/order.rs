@@ -4,9 +4,9 @@
 use std::io;
 use std::sync::{Arc, Mutex};
 
-use cairnfs::device::{Device, MemoryDevice, Piece};
 use cairnfs::fs::{Fallocate, FileSystem, MakeOptions, Options, make_device};
 use cairnfs::{Error, Result};
+use cairnfs_disk::device::{Device, MemoryDevice, Piece};
 
 use super::engine::{OWNER, ROOT, copy, open};
 

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use cairnfs::device::{Device, MemoryDevice};
 use cairnfs::fs::{FileSystem, Options};
 use cairnfs::{Result, Volume};
+use cairnfs_disk::device::{Device, MemoryDevice};
 
 /// Bytes that this thread has fetched from devices so far (proc(5)).
 fn fetched() -> u64 {

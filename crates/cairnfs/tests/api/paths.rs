@@ -4,8 +4,8 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use cairnfs::types::RenameMode;
 use cairnfs::{Error, OpenOptions};
+use cairnfs_disk::types::RenameMode;
 
 use super::engine::{self, OWNER, ROOT};
 use super::{fails, fails_with, names, volume};

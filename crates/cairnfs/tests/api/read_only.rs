@@ -9,12 +9,12 @@ use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
 use std::sync::{Arc, LazyLock, Mutex};
 
-use cairnfs::device::{Device, MemoryDevice};
-use cairnfs::format::geometry::SUPERBLOCK_SLOTS;
-use cairnfs::format::superblock::RawSuperblock;
-use cairnfs::format::{BLOCK_SIZE, NODE_SIZE};
 use cairnfs::fs::{MakeOptions, Options, make_device};
 use cairnfs::{Error, Result, Volume};
+use cairnfs_disk::device::{Device, MemoryDevice};
+use cairnfs_disk::format::geometry::SUPERBLOCK_SLOTS;
+use cairnfs_disk::format::superblock::RawSuperblock;
+use cairnfs_disk::format::{BLOCK_SIZE, NODE_SIZE};
 
 use super::engine::{copy, open_with};
 

@@ -5,9 +5,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use cairnfs::device::MemoryDevice;
 use cairnfs::fs::{FileSystem, Options};
-use cairnfs::types::{Fallocate, SetAttr, SetTime, Time, XattrMode};
+use cairnfs_disk::device::MemoryDevice;
+use cairnfs_disk::types::{Fallocate, SetAttr, SetTime, Time, XattrMode};
 
 use super::engine::{FailingFlushes, OWNER, ROOT, copy, create, fresh, open, open_with};
 

@@ -4,9 +4,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use cairnfs::device::MemoryDevice;
 use cairnfs::fs::{FileSystem, MakeOptions, Options, make_device};
-use cairnfs::types::XattrMode;
+use cairnfs_disk::device::MemoryDevice;
+use cairnfs_disk::types::XattrMode;
 
 use super::engine::{OWNER, create, open_with};
 

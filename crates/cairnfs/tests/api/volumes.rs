@@ -5,12 +5,12 @@ use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use cairnfs::device::{Device, MemoryDevice};
-use cairnfs::format::BLOCK_SIZE;
-use cairnfs::format::geometry::SUPERBLOCK_SLOTS;
-use cairnfs::format::superblock::{RENAMED_ENTRIES, RawSuperblock};
 use cairnfs::fs::{MakeOptions, make_device};
 use cairnfs::{Error, OpenOptions, Result, Volume, VolumeOptions};
+use cairnfs_disk::device::{Device, MemoryDevice};
+use cairnfs_disk::format::BLOCK_SIZE;
+use cairnfs_disk::format::geometry::SUPERBLOCK_SLOTS;
+use cairnfs_disk::format::superblock::{RENAMED_ENTRIES, RawSuperblock};
 
 use super::engine::{FailingFlushes, ROOT, copy, create, fresh, open};
 use super::{SIZE, fails, names, permissions, volume};

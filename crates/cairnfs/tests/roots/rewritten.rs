@@ -3,8 +3,8 @@
 
 use std::path::Path;
 
-use cairnfs::types::SetAttr;
 use cairnfs::{PublishOptions, Volume};
+use cairnfs_disk::types::SetAttr;
 
 use crate::{shown, volume};
 

@@ -4,8 +4,8 @@ use std::ffi::OsString;
 use std::time::SystemTime;
 
 use cairnfs::Time;
-use cairnfs::refs::{local_zone, time_named};
 use cairnfs_backup::format::head::Moment;
+use cairnfs_core::refs::{local_zone, time_named};
 use cairnfs_daemon::failure::Failure;
 
 use super::{Opened, failure};

@@ -6,15 +6,15 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use cairnfs::device::{Access, Device, FileDevice};
-use cairnfs::refs::local_zone;
 use cairnfs_backup::format::head::Moment;
 use cairnfs_backup::{
     Cache, Error, Fetch, Image, MomentDevice, Report, check as check_store, restore,
 };
 use cairnfs_check::CheckOptions;
+use cairnfs_core::refs::local_zone;
 use cairnfs_daemon::failure::{AnyError, Explain, Failure, unprinted};
 use cairnfs_daemon::shell::word;
+use cairnfs_disk::device::{Access, Device, FileDevice};
 use serde::Serialize;
 
 use super::{AtArgs, KeyArgs, Opened, Shown, failure, interruption, moments, unread, warn};

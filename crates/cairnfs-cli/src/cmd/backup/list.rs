@@ -3,8 +3,8 @@
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use cairnfs::refs::local_zone;
 use cairnfs_backup::Ended;
+use cairnfs_core::refs::local_zone;
 use cairnfs_daemon::failure::AnyError;
 use serde::Serialize;
 

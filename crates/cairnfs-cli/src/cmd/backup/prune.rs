@@ -3,8 +3,8 @@
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use cairnfs::refs::local_zone;
 use cairnfs_backup::{Keep, PruneOptions, Pruned, prune};
+use cairnfs_core::refs::local_zone;
 use cairnfs_daemon::failure::{AnyError, told};
 use serde::Serialize;
 
@@ -80,7 +80,7 @@ pub struct Args {
 }
 
 fn within(text: &str) -> Result<std::time::Duration, String> {
-    cairnfs::refs::duration_named(text).map_err(|e| e.to_string())
+    cairnfs_core::refs::duration_named(text).map_err(|e| e.to_string())
 }
 
 fn grace(text: &str) -> Result<std::time::Duration, String> {

@@ -6,11 +6,11 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use cairnfs::device::Device;
-use cairnfs::format::root::MAIN_NAME;
 use cairnfs::fs::{FileSystem, Options};
 use cairnfs_check::CheckOptions;
 use cairnfs_daemon::failure::Failure;
+use cairnfs_disk::device::Device;
+use cairnfs_disk::format::root::MAIN_NAME;
 
 use crate::output::Progress;
 use crate::tree::nowhere::Nowhere;

@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
-use cairnfs::device::{Access, Device, FileDevice};
+use cairnfs_disk::device::{Access, Device, FileDevice};
 use cairnfs_sim::image::{BLOCK, Image};
 use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;

@@ -7,10 +7,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use cairnfs::Volume;
-use cairnfs::refs::local_zone;
-use cairnfs::types::Time;
+use cairnfs_core::refs::local_zone;
 use cairnfs_daemon::failure::show_bytes;
 use cairnfs_daemon::holder;
+use cairnfs_disk::types::Time;
 use cairnfs_fuse::status;
 use serde::Serialize;
 

@@ -7,15 +7,15 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use cairnfs::device::HostRoom;
-use cairnfs::format::superblock::{
-    CHECKPOINTS, COPIES, KNOWN_INCOMPATIBLE, KNOWN_RO_COMPATIBLE, RANGES, RENAMED_ENTRIES, ROOTS,
-};
 use cairnfs::fs::{FileSystem, Options, inspect};
-use cairnfs::types::{StatFs, VolumeInfo, uuid_text};
 use cairnfs::{Error, Volume};
 use cairnfs_daemon::failure::{AnyError, Explain, show_bytes, shown};
 use cairnfs_daemon::shell;
+use cairnfs_disk::device::HostRoom;
+use cairnfs_disk::format::superblock::{
+    CHECKPOINTS, COPIES, KNOWN_INCOMPATIBLE, KNOWN_RO_COMPATIBLE, RANGES, RENAMED_ENTRIES, ROOTS,
+};
+use cairnfs_disk::types::{StatFs, VolumeInfo, uuid_text};
 use cairnfs_fuse::mountinfo;
 use serde::Serialize;
 

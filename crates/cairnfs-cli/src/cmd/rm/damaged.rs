@@ -5,11 +5,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
 use cairnfs::Loss;
-use cairnfs::device::{Access, FileDevice};
-use cairnfs::format::BLOCK_SIZE;
-use cairnfs::format::root::MAIN_NAME;
 use cairnfs::fs::{FileSystem, Options};
 use cairnfs_daemon::failure::{Explain, Failure, io_text, shown};
+use cairnfs_disk::device::{Access, FileDevice};
+use cairnfs_disk::format::BLOCK_SIZE;
+use cairnfs_disk::format::root::MAIN_NAME;
 
 use crate::output::counted;
 use crate::size::human;

@@ -406,8 +406,8 @@ mod tests {
     use std::collections::BTreeSet;
     use std::sync::Arc;
 
-    use cairnfs::device::MemoryDevice;
     use cairnfs::fs::{FileSystem, MakeOptions, Options, make_device};
+    use cairnfs_disk::device::MemoryDevice;
     use cairnfs_fuse::messages::{Messages, Operation};
     use cairnfs_fuse::status::{Status, Transport};
 

@@ -4,9 +4,9 @@
 use std::borrow::Cow;
 use std::cmp::Reverse;
 
-use cairnfs::refs::local_zone;
-use cairnfs::types::Time;
+use cairnfs_core::refs::local_zone;
 use cairnfs_daemon::failure::{show_bytes, shown};
+use cairnfs_disk::types::Time;
 use cairnfs_fuse::status::Backup;
 
 use super::{Counters, health};

@@ -13,7 +13,7 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-use cairnfs::refs::stamp;
+use cairnfs_core::refs::stamp;
 use cairnfs_daemon::failure::{AnyError, Explain, Failure, shown};
 use cairnfs_daemon::handover::folder::SocketName;
 use cairnfs_daemon::shell::word_of_path;

@@ -20,9 +20,9 @@ use std::io::{self, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use cairnfs::format::root::MAIN_NAME;
 use cairnfs_daemon::failure::{AnyError, Explain, Failure, shown};
 use cairnfs_daemon::shell::{word, word_of_path};
+use cairnfs_disk::format::root::MAIN_NAME;
 use cairnfs_fuse::mountinfo;
 use signal_hook::low_level::signal_name;
 
