@@ -53,9 +53,10 @@ def table(head, rows):
 
 
 def build():
-    """Builds the command; returns its path."""
+    """Builds the command, and the benchmarks beside it; returns its path."""
     os.chdir(Path(__file__).resolve().parent.parent)
-    subprocess.run(["cargo", "build", "--release", "-p", "cairnfs-cli"], check=True)
+    packages = ["-p", "cairnfs-cli", "-p", "cairnfs-bench"]
+    subprocess.run(["cargo", "build", "--release", *packages], check=True)
     target = Path(os.environ.get("CARGO_TARGET_DIR", "target")).resolve()
     return target / "release" / "cairnfs"
 

@@ -13,13 +13,13 @@ use crate::workload::{
 
 const EXAMPLES: &str = "\
 Examples:
-  cairnfs bench fsmark --threads 8            the library, on a temporary volume
-  cairnfs bench fsync --target lib:disk.img   the library, on that volume
-  cairnfs bench fsync --target /mnt           any mounted file system, by system calls
-  cairnfs bench compare --device /var/tmp/image     file systems side by side
-  cairnfs bench maildir --target /mnt --json | jq '.phases[0].latency_ns'
+  cairnfs-bench fsmark --threads 8            the library, on a temporary volume
+  cairnfs-bench fsync --target lib:disk.img   the library, on that volume
+  cairnfs-bench fsync --target /mnt           any mounted file system, by system calls
+  cairnfs-bench compare --device /var/tmp/image     file systems side by side
+  cairnfs-bench maildir --target /mnt --json | jq '.phases[0].latency_ns'
 
-`cairnfs bench WORKLOAD --help` shows each workload's options and examples.";
+`cairnfs-bench WORKLOAD --help` shows each workload's options and examples.";
 
 /// Measure what a file system does per second, and what it writes for it.
 #[derive(Debug, Clone, clap::Args)]
@@ -36,78 +36,78 @@ pub enum Command {
     /// Make many files, list and stat them all, remove them all
     #[command(after_help = "\
 Examples:
-  cairnfs bench fsmark --threads 8 --files 50000
-  cairnfs bench fsmark --size 4K --sync --target /mnt")]
+  cairnfs-bench fsmark --threads 8 --files 50000
+  cairnfs-bench fsmark --size 4K --sync --target /mnt")]
     Fsmark(Run<Fsmark>),
     /// Set attributes whose values are equal for many files, and read them
     #[command(after_help = "\
 Examples:
-  cairnfs bench xattr --threads 8 --values 10
-  cairnfs bench xattr --threads 64 --files 1000 --values 100000 --target /mnt")]
+  cairnfs-bench xattr --threads 8 --values 10
+  cairnfs-bench xattr --threads 64 --files 1000 --values 100000 --target /mnt")]
     Xattr(Run<Xattr>),
     /// Sync a directory after many names were added, and after some were deleted
     #[command(after_help = "\
 Examples:
-  cairnfs bench dirfsync --adds 1000000 --deletes 10000
-  cairnfs bench dirfsync --target /mnt")]
+  cairnfs-bench dirfsync --adds 1000000 --deletes 10000
+  cairnfs-bench dirfsync --target /mnt")]
     Dirfsync(Run<Dirfsync>),
     /// Write files block by block, and sync each again and again
     #[command(after_help = "\
 Examples:
-  cairnfs bench fsync --jobs 16
-  cairnfs bench fsync --jobs 16 --random --block 4K --total 16M
-  cairnfs bench fsync --jobs 4 --without one-flush
-  cairnfs bench fsync --append --block 4K --every 8 --target /mnt")]
+  cairnfs-bench fsync --jobs 16
+  cairnfs-bench fsync --jobs 16 --random --block 4K --total 16M
+  cairnfs-bench fsync --jobs 4 --without one-flush
+  cairnfs-bench fsync --append --block 4K --every 8 --target /mnt")]
     Fsync(Run<Fsync>),
     /// Append and sync, alone and while other threads make and remove small files
     #[command(after_help = "\
 Examples:
-  cairnfs bench mixed --load 4
-  cairnfs bench mixed --appends 5000 --target /mnt")]
+  cairnfs-bench mixed --load 4
+  cairnfs-bench mixed --appends 5000 --target /mnt")]
     Mixed(Run<Mixed>),
     /// Deliver messages as a mail server does
     #[command(after_help = "\
 Examples:
-  cairnfs bench maildir --jobs 16
-  cairnfs bench maildir --size 64K --target /mnt")]
+  cairnfs-bench maildir --jobs 16
+  cairnfs-bench maildir --size 64K --target /mnt")]
     Maildir(Run<Maildir>),
     /// Create files, and count what a computation on another processor loses
     #[command(after_help = "\
 Examples:
-  cairnfs bench neighbour --target /mnt
-  cairnfs bench compare --device /var/tmp/image --with cairnfs-mount,noop,xfs neighbour")]
+  cairnfs-bench neighbour --target /mnt
+  cairnfs-bench compare --device /var/tmp/image --with cairnfs-mount,noop,xfs neighbour")]
     Neighbour(Run<Neighbour>),
     /// Replace and overwrite files of many sizes, round after round, at one fill
     #[command(after_help = "\
 Examples:
-  cairnfs bench ageing --volume-size 1200M --bytes 1G
-  cairnfs bench compare --device /var/tmp/image --size 4G --with cairnfs-mount,xfs,ext4 'ageing --bytes 3500M --cold'")]
+  cairnfs-bench ageing --volume-size 1200M --bytes 1G
+  cairnfs-bench compare --device /var/tmp/image --size 4G --with cairnfs-mount,xfs,ext4 'ageing --bytes 3500M --cold'")]
     Ageing(Run<Ageing>),
     /// Fork a whole tree of files, change forks, compare and remove them
     #[command(after_help = "\
 Examples:
-  cairnfs bench branches --files 1000000 --size 0
-  cairnfs bench branches --target /mnt --many 0
-  cairnfs bench compare --device /var/tmp/image --with cairnfs,xfs,ext4,btrfs branches")]
+  cairnfs-bench branches --files 1000000 --size 0
+  cairnfs-bench branches --target /mnt --many 0
+  cairnfs-bench compare --device /var/tmp/image --with cairnfs,xfs,ext4,btrfs branches")]
     Branches(Run<Branches>),
     /// Measure several file systems in turn on one device, and compare them
     #[command(after_help = "\
 Examples:
-  cairnfs bench compare --device /var/tmp/image
-  cairnfs bench compare --device /var/tmp/image --with cairnfs-mount,ext4 'maildir --jobs 16' 'fsync --jobs 4'
-  cairnfs bench compare --device /var/tmp/image --threads 1,2,4,8,16,64 --json figures.json --plot plots
-  cairnfs bench compare --device /var/tmp/image --mechanisms
-  cairnfs bench compare --device /var/tmp/image --single-client -o write=back
-  cairnfs bench compare --device /var/tmp/image --everyday --rounds 2 --require-programs
-  cairnfs bench compare --device /dev/sdX --force --external dbench,fio,fs_mark --markdown
+  cairnfs-bench compare --device /var/tmp/image
+  cairnfs-bench compare --device /var/tmp/image --with cairnfs-mount,ext4 'maildir --jobs 16' 'fsync --jobs 4'
+  cairnfs-bench compare --device /var/tmp/image --threads 1,2,4,8,16,64 --json figures.json --plot plots
+  cairnfs-bench compare --device /var/tmp/image --mechanisms
+  cairnfs-bench compare --device /var/tmp/image --single-client -o write=back
+  cairnfs-bench compare --device /var/tmp/image --everyday --rounds 2 --require-programs
+  cairnfs-bench compare --device /dev/sdX --force --external dbench,fio,fs_mark --markdown
 
 Only root can do this. What each column means is in docs/benchmarks.md.")]
     Compare(Box<Compare>),
     /// Serve a mount that does nothing, to run workloads on: the ceiling of FUSE
     #[command(after_help = "\
 Examples:
-  cairnfs bench noop /mnt
-  cairnfs bench noop -o threads=4 /mnt")]
+  cairnfs-bench noop /mnt
+  cairnfs-bench noop -o threads=4 /mnt")]
     Noop(Noop),
     /// Measure the sections that only one thread can be in, and what they allow on more processors
     #[cfg(feature = "sections")]
@@ -189,7 +189,7 @@ impl Place {
 /// # Errors
 /// Words that are not options of the type.
 pub fn parse<T: clap::Args>(words: &[&str]) -> Result<T> {
-    let command = T::augment_args(clap::Command::new("bench").no_binary_name(true));
+    let command = T::augment_args(clap::Command::new("cairnfs-bench").no_binary_name(true));
     let matches = command.try_get_matches_from(words)?;
     Ok(T::from_arg_matches(&matches)?)
 }

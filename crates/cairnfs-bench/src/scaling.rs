@@ -1,4 +1,4 @@
-//! `cairnfs bench scaling`: the processor time of the sections of the engine that only one thread
+//! `cairnfs-bench scaling`: the processor time of the sections of the engine that only one thread
 //! can be in, and what they allow at most on more processors than the machine has.
 //!
 //! Each step runs twice, on new volumes in memory: once as it is, for its processor time, and once

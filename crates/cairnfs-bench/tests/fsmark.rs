@@ -193,7 +193,7 @@ fn every_workload_has_help_with_examples() {
     );
     for workload in command.get_subcommands().filter(|c| c.get_name() != "help") {
         let examples = workload.get_after_help().unwrap().to_string();
-        let own = format!("cairnfs bench {}", workload.get_name());
+        let own = format!("cairnfs-bench {}", workload.get_name());
         assert!(examples.contains(&own), "{examples}");
         let about = workload.get_about().unwrap().to_string();
         assert!(!about.contains("run of a workload"), "{about}");

@@ -10,6 +10,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use cairnfs_daemon::failure::{io_text, show_bytes, shown};
+use cairnfs_daemon::holder;
+use cairnfs_daemon::shell::word_of_path;
 use cairnfs_fuse::control;
 use cairnfs_fuse::mountinfo::{self, MountEntry};
 use cairnfs_fuse::status::Status;
@@ -18,11 +21,8 @@ use clap::builder::PossibleValue;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::failure::{io_text, show_bytes, shown};
-use crate::holder;
 use crate::inherited;
 use crate::interrupt;
-use crate::output::word_of_path;
 
 /// Time that a daemon has for an answer, unless an option sets another one.
 pub const WAIT: Duration = Duration::from_secs(30);
@@ -54,10 +54,10 @@ pub struct Answer {
     /// The status as the daemon reports it.
     pub status: Status,
     /// The path of the volume.
-    #[serde(with = "crate::raw_path")]
+    #[serde(with = "cairnfs_daemon::raw_path")]
     pub volume: PathBuf,
     /// Where the volume is mounted; the requested path if the mount is not visible.
-    #[serde(with = "crate::raw_path")]
+    #[serde(with = "cairnfs_daemon::raw_path")]
     pub mountpoint: PathBuf,
     /// Whether the mount itself is read-only, independent of the daemon's own state.
     pub mounted_read_only: bool,

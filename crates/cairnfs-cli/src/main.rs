@@ -11,24 +11,18 @@ mod say;
 
 mod cmd;
 mod daemon;
-mod failure;
 mod handover;
 mod helper;
-mod holder;
 mod inherited;
 mod interrupt;
 mod look;
-mod memory;
-mod notify;
 mod output;
-mod raw_path;
-mod reference;
 mod roots;
 mod seat;
+mod served;
 mod size;
 mod spec;
 mod stage;
-mod syslog;
 mod tree;
 mod verbs;
 mod volume;
@@ -38,9 +32,8 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use cairnfs_daemon::failure::{self, AnyError, BROKEN_PIPE, unprinted};
 use clap::{CommandFactory, Parser, Subcommand};
-
-use crate::failure::{AnyError, BROKEN_PIPE, unprinted};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -88,8 +81,6 @@ enum Command {
     Backup(cmd::backup::Args),
     RestoreFrom(cmd::restore_from::Args),
     Try(cmd::r#try::Args),
-    /// Measure a volume or any mounted directory
-    Bench(cairnfs_bench::Args),
     Crashtest(cmd::crashtest::Args),
     Completions(cmd::completions::Args),
 }
@@ -100,7 +91,7 @@ const OPERATIONAL: u8 = 8;
 const UNKNOWN: u8 = 3;
 
 fn main() -> ExitCode {
-    memory::set_up();
+    cairnfs_allocator::set_up();
     if let Err(why) = survive_size_limits() {
         say!("cairnfs: {why}");
         return ExitCode::from(1);
@@ -158,7 +149,6 @@ fn run(command: Command) -> Result<ExitCode, AnyError> {
         Command::Backup(args) => cmd::backup::run(args),
         Command::RestoreFrom(args) => cmd::restore_from::run(&args),
         Command::Verb(verb) => verbs::run(&verb),
-        Command::Bench(args) => cairnfs_bench::run(args),
         Command::Crashtest(args) => {
             cmd::crashtest::run(args).map_err(|e| unprinted(e, OPERATIONAL))
         }

@@ -3,20 +3,23 @@
 //! failures.
 
 use std::fmt::Display;
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use cairnfs::fs::FileSystem;
 use cairnfs::{RootInfo, Time};
+use cairnfs_daemon::failure::{self, AnyError, Failure, io_text, show_bytes, shown};
+use cairnfs_daemon::mounts::{Mounts, Shipping};
+use cairnfs_daemon::raw_path;
+use cairnfs_daemon::reference::{change_failure, name_of, root_failure};
+use cairnfs_daemon::shell;
 use cairnfs_disk::format::root::MAIN_NAME;
 use serde::{Deserialize, Serialize};
 
-use crate::failure::{self, AnyError, Failure, io_text, show_bytes, shown};
-use crate::reference::{change_failure, root_failure};
+use crate::output;
 use crate::stage::Stage;
 use crate::volume::{Access, Volume};
-use crate::{output, raw_path};
 
 /// An open volume, for calls on whole roots.
 pub struct Roots<'a> {
@@ -34,45 +37,6 @@ enum Place<'a> {
     Here(Volume),
     /// In this process, which is the daemon of its mounts.
     Mounted(&'a dyn Mounts),
-}
-
-/// The mounts of an open volume.
-pub trait Mounts {
-    /// Makes the kernel send what programs have written to a branch, if it is mounted.
-    ///
-    /// # Errors
-    /// It cannot be asked for that.
-    fn fetch(&self, branch: &str) -> io::Result<()>;
-
-    /// Calls `change`, which may give the name of a branch to another root. Its mount, if there is one,
-    /// shows that one then.
-    ///
-    /// # Errors
-    /// The mount still shows the root of before.
-    fn replacing(&self, branch: &str, change: &mut dyn FnMut()) -> cairnfs::Result<()>;
-
-    /// Whether a mount with this device number is one of these.
-    fn serves(&self, device: &str) -> bool;
-
-    /// Where a branch is mounted.
-    fn mounted_on(&self, root: u32) -> Option<PathBuf>;
-
-    /// Waits until all that was done before is in the backup of the mounts, if they have one.
-    ///
-    /// # Errors
-    /// The command was interrupted.
-    fn ship(&self, stage: &Stage) -> Result<Shipping, Failure>;
-}
-
-/// What became of a moment that was asked for.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Shipping {
-    /// There is no backup.
-    No,
-    /// All is in the store.
-    Stored,
-    /// It is not, or perhaps not all of it, because of this.
-    Failed(String),
 }
 
 impl<'a> Roots<'a> {
@@ -220,7 +184,7 @@ impl<'a> Roots<'a> {
                 let why = format!("is mounted on {}", shown(&dir));
                 Err(Failure::new(what, why).hint(format_args!(
                     "unmount it first: cairnfs umount {}",
-                    output::word_of_path(&dir)
+                    shell::word_of_path(&dir)
                 )))
             }
             None => Ok(()),
@@ -257,7 +221,7 @@ impl<'a> Roots<'a> {
     /// The command was interrupted.
     pub fn ship(&self) -> Result<Shipping, Failure> {
         match &self.place {
-            Place::Mounted(mounts) => mounts.ship(self.stage),
+            Place::Mounted(mounts) => mounts.ship(&|| self.stage.check()),
             Place::Here(_) => Ok(Shipping::No),
         }
     }
@@ -277,11 +241,6 @@ impl<'a> Roots<'a> {
             Place::Mounted(_) => Ok(()),
         }
     }
-}
-
-/// The name of a root; nothing for one without a name.
-pub fn name_of(root: &RootInfo) -> &str {
-    root.name.as_deref().unwrap_or_default()
 }
 
 /// The next step for a path that is not there.
@@ -422,7 +381,7 @@ pub fn show_name(root: &RootInfo) -> String {
 
 /// The line that says how to take a change of `branch` back, which has kept a snapshot.
 pub fn take_back(volume: &Path, kept: &str, branch: &str) -> String {
-    let volume = output::word_of_path(volume);
-    let (kept, branch) = (output::word(kept), output::word(branch));
+    let volume = shell::word_of_path(volume);
+    let (kept, branch) = (shell::word(kept), shell::word(branch));
     format!("To take this back: cairnfs restore {volume} {kept} --branch {branch}")
 }

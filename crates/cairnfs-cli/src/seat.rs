@@ -7,13 +7,13 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use cairnfs_daemon::failure::{Explain, Failure, shown};
+use cairnfs_daemon::handover::folder::SocketName;
+use cairnfs_daemon::handover::frames::NamedMount;
 use cairnfs_fuse::mountinfo::{self, MountEntry};
 use cairnfs_fuse::status::{Tree, VolumeFile};
 
 use crate::daemon::{self, Cause};
-use crate::failure::{Explain, Failure, shown};
-use crate::handover::folder::SocketName;
-use crate::handover::frames::NamedMount;
 
 /// A mount, and what its daemon has open.
 #[derive(Debug, Clone)]

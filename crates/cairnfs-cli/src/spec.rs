@@ -19,7 +19,8 @@ use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use crate::failure::{Failure, io_text, show_bytes, shown};
+use cairnfs_daemon::failure::{Failure, io_text, show_bytes, shown};
+
 use crate::seat;
 
 /// The hint where a reference has a colon that does not begin a path.

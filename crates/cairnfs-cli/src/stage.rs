@@ -7,18 +7,18 @@
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::OnceLock;
 
 use cairnfs_core::refs::{local_zone, time_zone};
+use cairnfs_daemon::commands::{Streams, has_left};
+use cairnfs_daemon::failure::{AnyError, Explain, Failure};
 use indicatif::ProgressDrawTarget;
 use jiff::tz::TimeZone;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::{Deserialize, Serialize};
 
-use crate::failure::{AnyError, Explain, Failure};
 use crate::interrupt;
 use crate::look::Look;
 use crate::output::{self, Progress};
@@ -81,9 +81,6 @@ fn system_zone() -> Option<String> {
     let (_, name) = target.to_str()?.split_once("zoneinfo/")?;
     Some(name.to_owned())
 }
-
-/// The streams of a process: standard input, output and error.
-pub type Streams = [OwnedFd; 3];
 
 /// Where a command speaks.
 pub struct Stage {
@@ -277,16 +274,6 @@ impl Stage {
             End::Caller(caller) => interrupt::wait_beside(caller, &self.input),
         }
     }
-}
-
-/// Whether the process that was called has closed its connection.
-fn has_left(caller: &UnixStream) -> bool {
-    const AT_ONCE: Timespec = Timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    let mut asked = [PollFd::new(caller, PollFlags::IN | PollFlags::RDHUP)];
-    poll(&mut asked, Some(&AT_ONCE)).is_ok_and(|ready| ready > 0)
 }
 
 fn own_streams() -> io::Result<Streams> {

@@ -10,6 +10,10 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use cairnfs::Error;
+use cairnfs_daemon::failure::{self, AnyError, Failure, io_text, shown};
+use cairnfs_daemon::handover::folder::SocketName;
+use cairnfs_daemon::handover::frames::{Answer, NamedMount, Run};
+use cairnfs_daemon::holder;
 use cairnfs_fuse::mountinfo::{self, MountEntry};
 use rustix::process::geteuid;
 use serde::{Deserialize, Serialize};
@@ -17,12 +21,8 @@ use serde::{Deserialize, Serialize};
 use crate::cmd::{
     backup, branch, diff, drop, log, publish, receive, rename, restore, send, snapshot, sync,
 };
-use crate::failure::{self, AnyError, Failure, io_text, shown};
 use crate::handover::attempts::{ANSWER, Alone, Asked, ask_or_do_alone};
 use crate::handover::caller::Call;
-use crate::handover::folder::SocketName;
-use crate::handover::frames::{Answer, NamedMount, Run};
-use crate::holder;
 use crate::interrupt;
 use crate::roots::Roots;
 use crate::seat::{self, Seat};
@@ -363,7 +363,7 @@ fn ask_at(
     let (streams, manner) = stage.parts();
     let run = Run {
         verb: serde_json::to_value(verb)?,
-        manner: manner.clone(),
+        manner: serde_json::to_value(manner)?,
         mount,
     };
     let wrong = |why: String| Failure::new(shown(&named.volume), why);

@@ -9,12 +9,12 @@ use std::sync::Arc;
 
 use cairnfs::Error;
 use cairnfs::fs::{FileSystem, Options};
+use cairnfs_daemon::failure::{Explain, Failure, shown};
+use cairnfs_daemon::reference::open_in;
 use cairnfs_disk::format::ROOT_INO;
 use cairnfs_disk::format::root::MAIN_NAME;
 use cairnfs_disk::types::{Attr, Creds, FileKind};
 
-use crate::failure::{Explain, Failure, shown};
-use crate::reference::open_in;
 use crate::spec::{SLASH, VolumePath, place};
 use crate::tree::{join, typed::dangling};
 

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use rustix::mount::UnmountFlags;
 
+use super::programs::Programs;
 use super::stats::cpu_of;
 use super::system::System;
 use super::undo::{Trace, Undo, failed};
@@ -25,8 +26,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Where and by which programs a system is mounted.
 #[derive(Debug, Clone)]
 pub struct Spot {
-    /// The `cairnfs` program.
-    pub ours: PathBuf,
+    /// The programs of CairnFS.
+    pub programs: Programs,
     /// The block device.
     pub device: PathBuf,
     /// Memory limit of CairnFS in bytes, if one is set.
@@ -114,9 +115,13 @@ impl Mount {
         let mounted = match self.system {
             System::CairnfsMount => {
                 let cache = self.spot.cache.map(|bytes| format!("cache={bytes}"));
-                self.serve(&["mount", "--foreground"], cache, true)
+                let program = self.spot.programs.cairnfs.clone();
+                self.serve((&program, &["mount", "--foreground"]), cache, true)
             }
-            System::Noop => self.serve(&["bench", "noop"], None, false),
+            System::Noop => {
+                let program = self.spot.programs.own.clone();
+                self.serve((&program, &["noop"]), None, false)
+            }
             _ => self.by_kernel(),
         };
         self.state.mounted = true;
@@ -134,8 +139,13 @@ impl Mount {
         Ok(())
     }
 
-    fn serve(&mut self, words: &[&str], cache: Option<String>, stores: bool) -> Result<()> {
-        let mut daemon = Command::new(&self.spot.ours);
+    fn serve(
+        &mut self,
+        (program, words): (&Path, &[&str]),
+        cache: Option<String>,
+        stores: bool,
+    ) -> Result<()> {
+        let mut daemon = Command::new(program);
         // As the mounts of the kernel's file systems, it is open to all users.
         daemon.args(words).args(["-o", "allow_other"]);
         for option in cache.iter().chain(&self.spot.options) {
@@ -178,8 +188,11 @@ impl Mount {
         let dir = self.spot.dir.clone();
         match self.system {
             System::CairnfsMount => {
-                self.undo
-                    .run(Command::new(&self.spot.ours).arg("umount").arg(&dir))?;
+                self.undo.run(
+                    Command::new(&self.spot.programs.cairnfs)
+                        .arg("umount")
+                        .arg(&dir),
+                )?;
             }
             _ => rustix::mount::unmount(&dir, UnmountFlags::empty())
                 .map_err(|e| format!("unmounting {}: {e}", dir.display()))?,

@@ -1,4 +1,4 @@
-//! `cairnfs bench compare`: workloads and programs on several file systems, in turn on one device,
+//! `cairnfs-bench compare`: workloads and programs on several file systems, in turn on one device,
 //! and how their figures compare.
 //!
 //! `task` and `external` define the work, `sets` which of it belongs together, `system` the file
@@ -15,6 +15,7 @@ mod json;
 mod make;
 mod place;
 mod plot;
+mod programs;
 mod progress;
 mod run;
 mod saved;
@@ -31,7 +32,7 @@ mod undo;
 
 use std::fs::File;
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use crate::Result;
 use crate::args::parse_size;
@@ -39,6 +40,7 @@ use conditions::Conditions;
 use external::Program;
 use figures::Row;
 use place::Device;
+use programs::Programs;
 use progress::Progress;
 use run::{Ground, Run, order};
 use sets::Entry;
@@ -165,14 +167,14 @@ pub fn compare(args: &Compare, out: &mut dyn Write) -> Result<()> {
     if !rustix::process::geteuid().is_root() {
         return Err("it makes and mounts file systems, which only root may: `sudo`".into());
     }
-    let ours = std::env::current_exe()?;
+    let programs = Programs::find()?;
     let undo = Undo::default();
-    check(args, &ours, &undo)?;
+    check(args, &programs)?;
     if let Some(dir) = &args.plot {
         std::fs::create_dir_all(dir).map_err(|e| format!("{}: {e}", dir.display()))?;
     }
     let watch = Watch::new(&undo)?;
-    let found = measure(args, plan, &ours, &undo)?;
+    let found = measure(args, plan, &programs, &undo)?;
     drop(watch);
     show(args, &found, out)
 }
@@ -263,13 +265,13 @@ fn tasks(args: &Compare) -> Result<Vec<Task>> {
 }
 
 /// Checks for missing programs before anything is created.
-fn check(args: &Compare, ours: &Path, undo: &Undo) -> Result<()> {
+fn check(args: &Compare, programs: &Programs) -> Result<()> {
     system::needs("losetup", "util-linux")?;
-    args.with.iter().try_for_each(|s| s.check(ours, undo))?;
+    args.with.iter().try_for_each(|s| s.check(programs))?;
     args.external.iter().try_for_each(|p| p.check())
 }
 
-fn measure(args: &Compare, plan: Plan, ours: &Path, undo: &Undo) -> Result<Found> {
+fn measure(args: &Compare, plan: Plan, programs: &Programs, undo: &Undo) -> Result<Found> {
     let Plan { tasks, missing } = plan;
     let progress = Progress::writing(args.size);
     let device = Device::new(&args.device, args.size, args.force, undo, &|bytes| {
@@ -279,7 +281,7 @@ fn measure(args: &Compare, plan: Plan, ours: &Path, undo: &Undo) -> Result<Found
     let fits = |task: &Task| args.with.iter().filter(|s| task.fits(**s)).count();
     let steps = args.rounds * tasks.iter().map(fits).sum::<usize>();
     let progress = Progress::runs(steps);
-    let ground = Ground::new(&device, ours, args, undo)?;
+    let ground = Ground::new(&device, programs, args, undo)?;
     let mut runs = Vec::with_capacity(steps);
     for round in 0..args.rounds {
         for system in order(&args.with, round) {

@@ -3,13 +3,14 @@
 
 use std::fs::{File, Permissions};
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 use super::Compare;
 use super::external::{External, Inputs, Site};
 use super::make::{Shared, Spot, drop_caches};
 use super::place::Device;
+use super::programs::Programs;
 use super::stats::{Block, machine_cpu};
 use super::system::System;
 use super::task::{Task, Work};
@@ -48,11 +49,16 @@ pub struct Ground<'a> {
 
 impl<'a> Ground<'a> {
     /// Creates a temporary directory with the mountpoint, the log file and the inputs of programs.
-    pub fn new(device: &'a Device, ours: &Path, args: &Compare, undo: &'a Undo) -> Result<Self> {
+    pub fn new(
+        device: &'a Device,
+        programs: &Programs,
+        args: &Compare,
+        undo: &'a Undo,
+    ) -> Result<Self> {
         let name = format!("cairnfs-compare-{}", std::process::id());
         let folder = std::env::temp_dir().join(name);
         let spot = Spot {
-            ours: ours.to_owned(),
+            programs: programs.clone(),
             device: device.path.clone(),
             cache: args.cache,
             options: args.mount_options.clone(),
@@ -118,7 +124,11 @@ impl<'a> Ground<'a> {
     }
 
     fn mkfs(&self, system: System) -> Option<Command> {
-        system.mkfs(&self.spot.ours, &self.device.path, self.ext4_inodes)
+        system.mkfs(
+            &self.spot.programs.cairnfs,
+            &self.device.path,
+            self.ext4_inodes,
+        )
     }
 
     fn program(&self, system: System, load: &dyn External, target: &Observed) -> Result<Report> {

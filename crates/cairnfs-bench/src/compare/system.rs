@@ -6,7 +6,7 @@ use std::process::Command;
 
 use cairnfs::Mechanism;
 
-use super::undo::Undo;
+use super::programs::{Programs, is_in_path};
 use crate::Result;
 
 /// A file system and its interface.
@@ -118,13 +118,13 @@ impl System {
 
     /// Returns the command that creates it on a device, ext4 with room for so many files if a number
     /// is given; `None` if nothing is stored.
-    pub fn mkfs(self, ours: &Path, device: &Path, ext4_inodes: Option<u64>) -> Option<Command> {
+    pub fn mkfs(self, cairnfs: &Path, device: &Path, ext4_inodes: Option<u64>) -> Option<Command> {
         let (program, args): (&Path, &[&str]) = match self {
             System::Noop | System::Raw => return None,
             System::Xfs => (Path::new("mkfs.xfs"), &["-q", "-f"]),
             System::Ext4 => (Path::new("mkfs.ext4"), &["-q", "-F"]),
             System::Btrfs => (Path::new("mkfs.btrfs"), &["-q", "-f"]),
-            _ => (ours, &["mkfs", "--quiet", "--force"]),
+            _ => (cairnfs, &["mkfs", "--quiet", "--force"]),
         };
         let mut command = Command::new(program);
         command.args(args);
@@ -136,20 +136,14 @@ impl System {
     }
 
     /// Fails if it cannot be used here, with a text that names what is missing.
-    pub fn check(self, ours: &Path, undo: &Undo) -> Result<()> {
+    pub fn check(self, programs: &Programs) -> Result<()> {
         match self {
             System::Xfs => needs("mkfs.xfs", "xfsprogs"),
             System::Ext4 => needs("mkfs.ext4", "e2fsprogs"),
             System::Btrfs => needs("mkfs.btrfs", "btrfs-progs"),
-            System::Noop => {
-                needs_fuse()?;
-                let help = undo.run(Command::new(ours).args(["bench", "noop", "--help"]));
-                help.map(drop).map_err(|_| {
-                    let line = "this cairnfs has no `bench noop`: leave noop out of --with";
-                    line.into()
-                })
-            }
-            System::CairnfsMount => needs_fuse(),
+            System::Noop => needs_fuse(),
+            System::CairnfsMount => programs.check().and_then(|()| needs_fuse()),
+            _ if self.is_ours() => programs.check(),
             _ => Ok(()),
         }
     }
@@ -163,8 +157,7 @@ impl fmt::Display for System {
 
 /// Fails if a program is not installed, with a text that names its package (in Debian).
 pub fn needs(program: &str, package: &str) -> Result<()> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    match std::env::split_paths(&path).any(|dir| dir.join(program).is_file()) {
+    match is_in_path(program) {
         true => Ok(()),
         false => Err(format!("{program} is missing: install the package {package}").into()),
     }

@@ -1,5 +1,5 @@
 //! The tasks on each file system: a workload with its settings, or an external program. Written on
-//! the command line with the same words as after `cairnfs bench`.
+//! the command line with the same words as after `cairnfs-bench`.
 
 use std::sync::Arc;
 

@@ -180,7 +180,7 @@ impl Made {
 impl Drop for Made {
     fn drop(&mut self) {
         if let Err(e) = self.take_away() {
-            eprintln!("cairnfs bench compare: {e}");
+            eprintln!("cairnfs-bench compare: {e}");
         }
     }
 }
@@ -204,7 +204,7 @@ impl Watch {
                 // Held until the process ends, so that nothing is created any more.
                 let notes = undo.notes();
                 let left = undo.all(&notes);
-                eprintln!("\ncairnfs bench compare: interrupted; all that was made is taken away");
+                eprintln!("\ncairnfs-bench compare: interrupted; all that was made is taken away");
                 for failure in left {
                     eprintln!("  but: {failure}");
                 }

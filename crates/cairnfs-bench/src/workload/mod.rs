@@ -123,7 +123,7 @@ pub fn measure_on(
 }
 
 const NOT_REOPENED: &str = "--cold closes and opens what it measures, which a directory does not allow: use \
---target lib:..., or `cairnfs bench compare`, which mounts it";
+--target lib:..., or `cairnfs-bench compare`, which mounts it";
 
 fn report(workload: &dyn Workload, target: &dyn Target, meter: Meter<'_>) -> Report {
     let (mut phases, ratios) = meter.finish();

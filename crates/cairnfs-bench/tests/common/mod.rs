@@ -6,7 +6,7 @@ use cairnfs_bench::{Args, run_to};
 use clap::Parser;
 use serde_json::Value;
 
-/// The command line of `cairnfs bench`.
+/// The command line of `cairnfs-bench`.
 #[derive(Parser)]
 pub struct Command {
     #[command(flatten)]
@@ -16,7 +16,7 @@ pub struct Command {
 /// Returns the command's output, or its error text.
 pub fn run(args: &[&str]) -> Result<String, String> {
     let command =
-        Command::try_parse_from([&["bench"], args].concat()).map_err(|e| e.to_string())?;
+        Command::try_parse_from([&["cairnfs-bench"], args].concat()).map_err(|e| e.to_string())?;
     let mut out = Vec::new();
     run_to(&command.args, &mut out).map_err(|e| e.to_string())?;
     Ok(String::from_utf8(out).unwrap())

@@ -1,9 +1,9 @@
 //! `cairnfs branch`: makes a branch.
 
 use cairnfs::Volume;
+use cairnfs_daemon::failure::AnyError;
 use serde::{Deserialize, Serialize};
 
-use crate::failure::AnyError;
 use crate::roots::{NewRoot, Roots};
 
 const EXAMPLES: &str = "\

@@ -4,10 +4,11 @@ use std::ffi::OsString;
 use std::io;
 use std::process::ExitCode;
 
+use cairnfs_daemon::failure::{AnyError, Failure};
+use cairnfs_daemon::shell::word;
 use cairnfs_disk::types::FileKind;
 
-use crate::failure::{AnyError, Failure};
-use crate::output::{Progress, word};
+use crate::output::Progress;
 use crate::spec::VolumePath;
 use crate::tree::stream_sink::StreamSink;
 use crate::tree::volume_source::VolumeSource;

@@ -7,12 +7,13 @@ use std::process::ExitCode;
 use cairnfs::Error;
 use cairnfs_check::codes::{LOG_DAMAGED, LOG_ENTRY, LOG_ORDER, SUPERBLOCK_LOST};
 use cairnfs_check::{CheckOptions, Finding, Report, check};
+use cairnfs_daemon::failure::{AnyError, Failure, show_bytes, shown};
+use cairnfs_daemon::shell::word_of_path;
 use cairnfs_disk::device::{Access as DeviceAccess, FileDevice};
 use cairnfs_fuse::mountinfo;
 use serde::Serialize;
 
-use crate::failure::{AnyError, Failure, show_bytes, shown};
-use crate::output::{self, Progress, counted, word_of_path};
+use crate::output::{self, Progress, counted};
 use crate::verbs;
 use crate::volume::{Access, Volume};
 

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use crate::failure::AnyError;
+use cairnfs_daemon::failure::AnyError;
 
 const EXAMPLES: &str = "\
 Examples:

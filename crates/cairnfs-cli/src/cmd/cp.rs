@@ -7,10 +7,10 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use cairnfs_daemon::failure::{AnyError, Explain, Failure, shown};
 use cairnfs_disk::types::FileKind;
 
 use crate::cmd::export::tell_lost;
-use crate::failure::{AnyError, Explain, Failure, shown};
 use crate::interrupt;
 use crate::output::Progress;
 use crate::spec::{self, Spec, VolumePath, meant_volume};

@@ -3,13 +3,14 @@
 use std::path::PathBuf;
 
 use cairnfs::{Error, RootInfo};
+use cairnfs_daemon::failure::{AnyError, Failure, show_bytes, shown};
+use cairnfs_daemon::raw_path;
+use cairnfs_daemon::reference::{name_of, root_failure};
+use cairnfs_daemon::shell::word_of_path;
 use serde::{Deserialize, Serialize};
 
-use crate::failure::{AnyError, Failure, show_bytes, shown};
-use crate::output::{counted, word_of_path};
-use crate::raw_path;
-use crate::reference::root_failure;
-use crate::roots::{Roots, Telling, name_of};
+use crate::output::counted;
+use crate::roots::{Roots, Telling};
 use crate::size::human;
 
 const EXAMPLES: &str = "\

@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use cairnfs::fs::Lost;
+use cairnfs_daemon::failure::{AnyError, Explain, Failure, shown};
 
 use crate::cmd::import::finish;
-use crate::failure::{AnyError, Explain, Failure, shown};
 use crate::interrupt;
 use crate::output::Progress;
 use crate::spec::VolumePath;

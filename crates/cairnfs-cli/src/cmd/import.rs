@@ -9,11 +9,11 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use cairnfs::fs::MakeOptions;
+use cairnfs_daemon::failure::{AnyError, Explain, Failure, shown, told};
 use cairnfs_fuse::mountinfo;
 
 use crate::cmd::export::tell_lost;
 use crate::cmd::mkfs;
-use crate::failure::{AnyError, Explain, Failure, shown, told};
 use crate::interrupt;
 use crate::output::{self, Progress};
 use crate::spec::{VolumePath, meant_volume};

@@ -7,13 +7,13 @@ use std::path::PathBuf;
 use anstyle::Style;
 use cairnfs::RootInfo;
 use cairnfs_core::refs::replaced;
+use cairnfs_daemon::failure::{AnyError, Explain, show_bytes, shown};
+use cairnfs_daemon::raw_path;
 use jiff::tz::TimeZone;
 use serde::{Deserialize, Serialize};
 
-use crate::failure::{AnyError, Explain, show_bytes, shown};
 use crate::look::{self, Look};
 use crate::output::local_time;
-use crate::raw_path;
 use crate::roots::{JsonRoot, Roots, created, kind, show_name};
 use crate::size::human;
 

@@ -6,10 +6,10 @@ use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 
 use cairnfs_core::refs::local_zone;
+use cairnfs_daemon::failure::{AnyError, Explain, Failure, show_bytes};
 use cairnfs_disk::types::{Attr, FileKind, Flags};
 use serde::Serialize;
 
-use crate::failure::{AnyError, Explain, Failure, show_bytes};
 use crate::output::{Style, json, local_time, mode_string, utc_time, write_name};
 use crate::spec::VolumePath;
 use crate::tree::join;

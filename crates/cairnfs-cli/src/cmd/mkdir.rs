@@ -3,8 +3,9 @@
 use std::ffi::OsString;
 use std::process::ExitCode;
 
+use cairnfs_daemon::failure::{AnyError, Explain, Failure};
+
 use crate::cmd::each;
-use crate::failure::{AnyError, Explain, Failure};
 use crate::spec::VolumePath;
 use crate::tree;
 use crate::volume::{Access, LastLink, Volume, caller, ends_in_dots, split_last};

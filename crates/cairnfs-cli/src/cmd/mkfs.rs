@@ -5,11 +5,11 @@ use std::process::ExitCode;
 
 use cairnfs::Error;
 use cairnfs::fs::{MakeOptions, make};
+use cairnfs_daemon::failure::{AnyError, Failure, shown, told};
 use cairnfs_disk::device::HostRoom;
 use cairnfs_disk::types::{VolumeInfo, uuid_text};
 use serde::Serialize;
 
-use crate::failure::{AnyError, Failure, shown, told};
 use crate::output::{self, Progress};
 use crate::size;
 use crate::volume::caller;
@@ -182,7 +182,7 @@ fn make_failure(volume: &Path, error: &Error, forced: bool) -> Failure {
     let name = shown(volume);
     match error {
         // The volume does not exist yet; the hints for existing volumes would mislead.
-        Error::Open { source, .. } => Failure::new(name, crate::failure::io_text(source)),
+        Error::Open { source, .. } => Failure::new(name, cairnfs_daemon::failure::io_text(source)),
         Error::Exists if !forced => {
             Failure::new(name, "is not empty; nothing was written").hint(FORCE)
         }

@@ -35,7 +35,7 @@ pub mod umount;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use crate::failure::Failure;
+use cairnfs_daemon::failure::Failure;
 
 /// Calls `one` with each argument. A failure is reported, and the remaining arguments are
 /// processed.

@@ -4,14 +4,15 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use cairnfs::{Conflict, ConflictKind, Error, FilePath, PublishOptions, Published};
+use cairnfs_daemon::failure::{AnyError, Failure, show_bytes, shown};
+use cairnfs_daemon::raw_path;
+use cairnfs_daemon::reference::{name_of, root_failure};
+use cairnfs_daemon::shell::{word, word_of, word_of_path};
 use cairnfs_disk::format::root::MAIN_NAME;
 use serde::{Deserialize, Serialize};
 
-use crate::failure::{AnyError, Failure, show_bytes, shown};
-use crate::output::{counted, word, word_of, word_of_path};
-use crate::raw_path;
-use crate::reference::root_failure;
-use crate::roots::{Roots, Telling, name_of, take_back};
+use crate::output::counted;
+use crate::roots::{Roots, Telling, take_back};
 use crate::stage::Stage;
 
 const EXAMPLES: &str = "\

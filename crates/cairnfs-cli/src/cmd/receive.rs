@@ -5,12 +5,12 @@ use std::io::{self, BufReader, IsTerminal, Read};
 use std::path::PathBuf;
 
 use cairnfs::Error;
+use cairnfs_daemon::failure::{AnyError, Explain, Failure, io_text, shown};
+use cairnfs_daemon::raw_path;
+use cairnfs_daemon::reference::change_failure;
 use serde::{Deserialize, Serialize};
 
-use crate::failure::{AnyError, Explain, Failure, io_text, shown};
 use crate::output::Progress;
-use crate::raw_path;
-use crate::reference::change_failure;
 use crate::roots::{JsonRoot, Roots, Telling, show_name};
 use crate::stage::Stage;
 use crate::tree::CHUNK;

@@ -3,12 +3,12 @@
 use std::path::PathBuf;
 
 use cairnfs::{Error, RootInfo};
+use cairnfs_daemon::failure::AnyError;
+use cairnfs_daemon::raw_path;
+use cairnfs_daemon::reference::{change_failure, name_of, root_failure};
 use serde::{Deserialize, Serialize};
 
-use crate::failure::AnyError;
-use crate::raw_path;
-use crate::reference::{change_failure, root_failure};
-use crate::roots::{JsonRoot, Roots, Telling, name_of, show_name};
+use crate::roots::{JsonRoot, Roots, Telling, show_name};
 
 const EXAMPLES: &str = "\
 Examples:

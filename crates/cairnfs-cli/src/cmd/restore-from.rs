@@ -12,15 +12,15 @@ use std::time::Instant;
 use cairnfs_backup::format::head::Moment;
 use cairnfs_backup::{Error, Image, Unreadable, restore_readable};
 use cairnfs_core::refs::local_zone;
+use cairnfs_daemon::failure::{AnyError, Failure, shown, told};
+use cairnfs_daemon::inside;
+use cairnfs_daemon::shell::word;
 use cairnfs_disk::device::{Access, FileDevice};
 use serde::Serialize;
 
 use crate::cmd::backup::unread::{self, Unread};
-use crate::cmd::backup::{
-    AtArgs, KeyArgs, Opened, Shown, failure, inside, interruption, rate, warn,
-};
-use crate::failure::{AnyError, Failure, shown, told};
-use crate::output::{self, counted, local_time, utc_time, word};
+use crate::cmd::backup::{AtArgs, KeyArgs, Opened, Shown, failure, interruption, rate, warn};
+use crate::output::{self, counted, local_time, utc_time};
 use crate::size::human;
 use crate::stage::Stage;
 use crate::tree::Unreadable as Range;

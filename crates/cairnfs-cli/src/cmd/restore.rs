@@ -3,12 +3,13 @@
 use std::path::PathBuf;
 
 use cairnfs::Error;
+use cairnfs_daemon::failure::{AnyError, Failure, shown};
+use cairnfs_daemon::raw_path;
+use cairnfs_daemon::reference::name_of;
+use cairnfs_daemon::shell::{word, word_of_path};
 use serde::{Deserialize, Serialize};
 
-use crate::failure::{AnyError, Failure, shown};
-use crate::output::{word, word_of_path};
-use crate::raw_path;
-use crate::roots::{ROOTED, Roots, Telling, name_of, take_back};
+use crate::roots::{ROOTED, Roots, Telling, take_back};
 
 const EXAMPLES: &str = "\
 Examples:

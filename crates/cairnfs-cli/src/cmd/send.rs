@@ -6,12 +6,14 @@ use std::io::{self, BufWriter, ErrorKind, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
 use cairnfs::Error;
+use cairnfs_daemon::failure::{AnyError, BROKEN_PIPE, Explain, Failure, shown};
+use cairnfs_daemon::raw_path;
+use cairnfs_daemon::reference::name_of;
+use cairnfs_daemon::shell::word_of_path;
 use serde::{Deserialize, Serialize};
 
-use crate::failure::{AnyError, BROKEN_PIPE, Explain, Failure, shown};
-use crate::output::{Progress, word_of_path};
-use crate::raw_path;
-use crate::roots::{Roots, name_of};
+use crate::output::Progress;
+use crate::roots::Roots;
 use crate::stage::Stage;
 use crate::tree::CHUNK;
 use crate::tree::typed::Typed;
@@ -170,7 +172,7 @@ fn failure(args: &Args, name: &str, why: &Error) -> Failure {
     match why {
         // Only the output is not the volume's.
         Error::Other(source) => {
-            let failure = Failure::new(name, crate::failure::io_text(source));
+            let failure = Failure::new(name, cairnfs_daemon::failure::io_text(source));
             match source.kind() {
                 ErrorKind::BrokenPipe => failure.code(BROKEN_PIPE),
                 _ => failure,

@@ -8,15 +8,16 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use cairnfs_daemon::failure::{AnyError, Explain, Failure, shown};
+use cairnfs_daemon::mounts::Shipping;
+use cairnfs_daemon::raw_path;
+use cairnfs_daemon::shell::word_of_path;
 use cairnfs_fuse::apart::perform as perform_apart;
 use cairnfs_fuse::mountinfo;
 use serde::{Deserialize, Serialize};
 
 use crate::daemon;
-use crate::failure::{AnyError, Explain, Failure, shown};
-use crate::output::word_of_path;
-use crate::raw_path;
-use crate::roots::{Roots, Shipping};
+use crate::roots::Roots;
 use crate::verbs::{self, Verb};
 
 const NOTES: &str = "\

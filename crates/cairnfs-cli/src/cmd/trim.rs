@@ -10,11 +10,11 @@ use std::time::Duration;
 
 use cairnfs::Error;
 use cairnfs::fs::{FileSystem, Options};
+use cairnfs_daemon::failure::{AnyError, Explain, Failure, shown, told};
+use cairnfs_daemon::holder;
 use serde::Serialize;
 
 use crate::daemon::{self, Cause, Refusal};
-use crate::failure::{AnyError, Explain, Failure, shown, told};
-use crate::holder;
 use crate::output;
 use crate::size::human;
 

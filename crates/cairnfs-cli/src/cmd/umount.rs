@@ -22,6 +22,9 @@ use std::process::ExitCode;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
+use cairnfs_daemon::failure::{show_bytes, shown};
+use cairnfs_daemon::handover::folder::SocketName;
+use cairnfs_daemon::holder;
 use cairnfs_fuse::elsewhere::{self, Elsewhere};
 use cairnfs_fuse::mounter::{self, Way};
 use cairnfs_fuse::mountinfo::MountEntry;
@@ -32,10 +35,7 @@ use rustix::io::Errno;
 use rustix::process::geteuid;
 
 use crate::daemon::{self, Cause, Refusal, Synced};
-use crate::failure::{show_bytes, shown};
 use crate::handover::caller::{Call, End, Watch};
-use crate::handover::folder::SocketName;
-use crate::holder;
 
 /// umount(8): unmounting failed.
 const EXIT_UMOUNT: u8 = 32;

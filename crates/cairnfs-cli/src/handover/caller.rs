@@ -10,15 +10,15 @@ use std::path::Path;
 use std::sync::Once;
 use std::time::{Duration, Instant};
 
+use cairnfs_daemon::failure::{Failure, shown};
+use cairnfs_daemon::handover::folder::{Folder, SocketName};
+use cairnfs_daemon::handover::frames::{Answer, Request, Run, frame, receive, send};
+use cairnfs_daemon::handover::is_of;
 use cairnfs_fuse::descriptors;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use rustix::process::Uid;
 
-use super::folder::{Folder, SocketName};
-use super::frames::{Answer, Request, Run, frame, receive, send};
-use super::is_of;
-use crate::failure::{Failure, shown};
 use crate::interrupt;
 
 /// Whether a socket of another user was told.

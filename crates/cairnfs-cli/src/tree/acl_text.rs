@@ -9,9 +9,8 @@ use std::cell::OnceCell;
 use std::collections::HashMap;
 use std::fmt::Write;
 
+use cairnfs_daemon::failure::show_bytes;
 use cairnfs_disk::acl::{self, Acl, AclEntry};
-
-use crate::failure::show_bytes;
 
 /// The record of each list, and the attribute that holds the same list.
 pub const LISTS: [(&str, &[u8]); 2] = [

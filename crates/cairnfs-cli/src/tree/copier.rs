@@ -6,11 +6,11 @@
 
 use std::collections::{HashMap, HashSet};
 
+use cairnfs_daemon::failure::{Failure, show_bytes};
 use cairnfs_disk::format::BLOCK_SIZE;
 use cairnfs_disk::types::FileKind;
 
 use super::{CHUNK, Keep, Meta, Segment, Sink, Source, Summary, Unreadable, count, push_name};
-use crate::failure::{Failure, show_bytes};
 use crate::interrupt;
 use crate::output::Progress;
 

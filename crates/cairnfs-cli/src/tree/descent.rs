@@ -17,11 +17,11 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use cairnfs_daemon::failure::{Explain, Failure, shown};
 use rustix::fs::{Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 use super::{push_name, shared};
-use crate::failure::{Explain, Failure, shown};
 
 /// Maximum number of descriptors for the levels below the base.
 const OPEN: usize = 32;

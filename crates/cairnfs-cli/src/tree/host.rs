@@ -15,13 +15,13 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use cairnfs_daemon::failure::{Explain, Failure, shown};
 use cairnfs_disk::types::{FileKind, Time};
 use rustix::fs::{AtFlags, Mode, OFlags, RawDir, SeekFrom, Stat};
 use rustix::io::Errno;
 
 use super::descent::{self, Descent};
 use super::{Listing, Meta, Segment, Segments, Source, Xattr};
-use crate::failure::{Explain, Failure, shown};
 
 /// Size in bytes of the buffer for directory entries.
 const ENTRIES: usize = 32 << 10;

@@ -18,6 +18,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
+use cairnfs_daemon::failure::{Explain, Failure, shown};
 use cairnfs_disk::types::FileKind;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
@@ -25,7 +26,6 @@ use rustix::io::Errno;
 use super::descent::{self, Descent, Id};
 use super::pending::{InodeFd, Pending};
 use super::{Keep, Meta, Segment, Sink, mode_without, split};
-use crate::failure::{Explain, Failure, shown};
 
 /// The sink for a directory of the host.
 pub struct HostSink {

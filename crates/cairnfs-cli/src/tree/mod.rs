@@ -25,10 +25,10 @@ pub mod volume_sink;
 pub mod volume_source;
 pub mod whole_file;
 
+use cairnfs_daemon::failure::Failure;
 use cairnfs_disk::acl::{self, Acl};
 use cairnfs_disk::types::{FileKind, Time};
 
-use crate::failure::Failure;
 use crate::output::counted;
 
 pub use copier::Copier;

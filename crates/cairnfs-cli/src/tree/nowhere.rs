@@ -1,7 +1,8 @@
 //! A sink that keeps nothing: copying to it reads everything, and tells what cannot be read.
 
+use cairnfs_daemon::failure::Failure;
+
 use super::{Meta, Segment, Sink};
-use crate::failure::Failure;
 
 /// Takes everything.
 pub struct Nowhere;

@@ -7,11 +7,10 @@
 
 use std::io::{self, BufReader, Cursor, Read, Write};
 
+use cairnfs_daemon::failure::{Explain, Failure};
 use flate2::Compression;
 use flate2::bufread::MultiGzDecoder;
 use flate2::write::GzEncoder;
-
-use crate::failure::{Explain, Failure};
 
 /// Binary logarithm of the largest window of a zstd frame: 128 MiB, the default limit of zstd(1).
 const WINDOW_LOG: u32 = 27;

@@ -11,6 +11,7 @@ use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 
+use cairnfs_daemon::failure::{Explain, Failure};
 use cairnfs_disk::types::{FileKind, Time};
 use rustix::fs::{
     AtFlags, CWD, FileType, Gid, Mode, OFlags, RenameFlags, Timespec, Timestamps, Uid, XattrFlags,
@@ -19,7 +20,6 @@ use rustix::io::Errno;
 
 use super::descent::{self, Id};
 use super::{Meta, temporary_name};
-use crate::failure::{Explain, Failure};
 
 /// The final name of an entry, and the name under which it is made.
 pub struct Pending {

@@ -4,8 +4,9 @@
 
 use std::io::{self, Read, Write};
 
+use cairnfs_daemon::failure::{Explain, Failure};
+
 use super::{Meta, Segment, Sink};
-use crate::failure::{Explain, Failure};
 
 /// The sink for a byte stream.
 pub struct StreamSink<W: Write> {

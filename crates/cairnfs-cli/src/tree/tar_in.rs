@@ -8,6 +8,7 @@
 
 use std::io::{ErrorKind, Read};
 
+use cairnfs_daemon::failure::{Explain, Failure, show_bytes};
 use cairnfs_disk::acl::{self, Acl};
 use cairnfs_disk::types::{FileKind, Time};
 use tar::{GnuExtSparseHeader, Header};
@@ -18,7 +19,6 @@ use super::tar_member::{
     kind, pairs,
 };
 use super::{CHUNK, Copier, Meta, Segment, Sink, mode_without, pax};
-use crate::failure::{Explain, Failure, show_bytes};
 use crate::interrupt;
 
 const BLOCK: u64 = 512;

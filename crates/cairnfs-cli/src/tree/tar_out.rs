@@ -9,11 +9,11 @@
 
 use std::io::{self, Read, Write};
 
+use cairnfs_daemon::failure::{Explain, Failure};
 use cairnfs_disk::types::FileKind;
 use tar::{EntryType, Header};
 
 use super::{Meta, Segment, Sink, acl_text, pax};
-use crate::failure::{Explain, Failure};
 
 const BLOCK: u64 = 512;
 /// Maximum value of a seven-digit octal field.

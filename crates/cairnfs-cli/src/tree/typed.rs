@@ -11,11 +11,11 @@ use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use cairnfs_daemon::failure::{Explain, Failure, shown};
 use rustix::fs::{FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 use super::descent;
-use crate::failure::{Explain, Failure, shown};
 
 /// The object that a typed destination refers to, if it is not a directory.
 pub enum Typed {

@@ -9,12 +9,12 @@ use std::collections::{HashMap, HashSet};
 use std::fmt;
 
 use cairnfs::Error;
+use cairnfs_daemon::failure::{Explain, Failure};
 use cairnfs_disk::types::{FileKind, RenameMode, SetAttr, SetTime, Time, XattrMode};
 
 use super::{
     Keep, Meta, Segment, Sink, join, mode_without, push_name, shared, split, temporary_name,
 };
-use crate::failure::{Explain, Failure};
 use crate::volume::{Node, Volume, caller};
 
 /// The sink for a directory of a volume.

@@ -4,10 +4,10 @@ use std::fmt;
 use std::rc::Rc;
 
 use cairnfs::Error;
+use cairnfs_daemon::failure::{Explain, Failure};
 use cairnfs_disk::types::{FileKind, SeekTo};
 
 use super::{Listing, Meta, Segment, Segments, Source, Xattr, push_name};
-use crate::failure::{Explain, Failure};
 use crate::volume::{Node, Volume, components};
 
 /// The source for a file or tree of an open volume.

@@ -10,11 +10,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use cairnfs::fs::inspect;
+use cairnfs_daemon::failure::{Explain, Failure};
 use rustix::io::Errno;
 
 use super::pending::Pending;
 use super::{descent, umask};
-use crate::failure::{Explain, Failure};
 
 /// A file that is being written. Without [`complete`](Self::complete), it is removed when this is
 /// dropped.

@@ -210,7 +210,7 @@ fn write_and_sync(dir: &Path, bytes: &[u8]) {
     });
 }
 
-/// Delivers messages like a mail server: the steps of `cairnfs bench maildir`.
+/// Delivers messages like a mail server: the steps of `cairnfs-bench maildir`.
 fn deliver(dir: &Path) {
     let new = File::open(dir.join("new")).unwrap();
     repeat(|n| {

@@ -1,4 +1,4 @@
-//! `cairnfs bench compare` on a real loop device: it prints results, and leaves no image, loop
+//! `cairnfs-bench compare` on a real loop device: it prints results, and leaves no image, loop
 //! device, mount or directory behind: after success, after a failure, and after a signal.
 
 use std::fs::{self, Permissions};
@@ -13,7 +13,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::place::{CAIRNFS, MOUNT_COPIES, able, may_drop_caches, said};
+use crate::place::{self, MOUNT_COPIES, able, may_drop_caches, said};
 
 /// Programs that the test machine needs.
 const PROGRAMS: [&str; 4] = ["losetup", "mkfs.ext4", "mount", "fusermount3"];
@@ -55,8 +55,8 @@ impl Bench {
 
     /// Starts a comparison on an image of this size.
     fn start_on(&self, size: &str, words: &[&str]) -> Child {
-        Command::new(CAIRNFS)
-            .args(["bench", "compare", "--size", size])
+        Command::new(place::bench())
+            .args(["compare", "--size", size])
             .arg("--device")
             .arg(self.image())
             .args(words)
@@ -381,8 +381,8 @@ fn missing_program_is_named_in_results_or_refused() {
         std::os::unix::fs::symlink(found, path.join(program)).unwrap();
     }
     let run = |words: &[&str]| {
-        Command::new(CAIRNFS)
-            .args(["bench", "compare", "--size", "128M", "--with", "ext4"])
+        Command::new(place::bench())
+            .args(["compare", "--size", "128M", "--with", "ext4"])
             .args(["--single-client", "--client-files", "8", "--rounds", "1"])
             .arg("--device")
             .arg(bench.image())

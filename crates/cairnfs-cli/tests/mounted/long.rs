@@ -4,7 +4,7 @@
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::place::{CAIRNFS, Place, able, arg, peak_memory};
+use crate::place::{Place, able, arg, bench, peak_memory};
 
 /// Number of threads, and files per thread.
 const WORK: [&str; 6] = ["--threads", "4", "--files", "500000", "--dirs", "50"];
@@ -15,8 +15,8 @@ const MEMORY: u64 = 1 << 30;
 /// Creates, walks and deletes two million files in `target`. Returns the peak memory of the
 /// command.
 fn two_million(target: &[&str]) -> u64 {
-    let mut child = Command::new(CAIRNFS)
-        .args(["bench", "fsmark", "--target"])
+    let mut child = Command::new(bench())
+        .args(["fsmark", "--target"])
         .args(target)
         .args(WORK)
         .stdin(Stdio::null())

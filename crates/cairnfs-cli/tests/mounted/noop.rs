@@ -9,12 +9,12 @@ use cairnfs_fuse::mountinfo;
 use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::place::{CAIRNFS, able};
+use super::place::{able, bench};
 
 /// Starts the server and waits until the mount is live.
 fn serve(dir: &Path) -> Child {
-    let mut child = Command::new(CAIRNFS)
-        .args(["bench", "noop"])
+    let mut child = Command::new(bench())
+        .arg("noop")
         .arg(dir)
         .stdout(Stdio::piped())
         .spawn()

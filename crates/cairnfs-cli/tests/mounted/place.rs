@@ -19,6 +19,14 @@ use tempfile::TempDir;
 /// The command under test.
 pub const CAIRNFS: &str = env!("CARGO_BIN_EXE_cairnfs");
 
+/// The `cairnfs-bench` program, of another package: a test of the whole workspace builds it.
+pub fn bench() -> PathBuf {
+    let program = Path::new(CAIRNFS).with_file_name("cairnfs-bench");
+    let built = program.is_file();
+    assert!(built, "build it first: cargo build --package cairnfs-bench");
+    program
+}
+
 /// If this variable is 1, a test that cannot run on this machine fails.
 const REQUIRE: &str = "CAIRNFS_REQUIRE_FUSE";
 

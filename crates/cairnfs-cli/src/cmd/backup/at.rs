@@ -6,9 +6,9 @@ use std::time::SystemTime;
 use cairnfs::Time;
 use cairnfs_backup::format::head::Moment;
 use cairnfs_core::refs::{local_zone, time_named};
+use cairnfs_daemon::failure::Failure;
 
 use super::{Opened, failure};
-use crate::failure::Failure;
 
 /// Which moment is meant.
 #[derive(Debug, Default, clap::Args)]

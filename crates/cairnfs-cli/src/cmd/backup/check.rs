@@ -12,12 +12,13 @@ use cairnfs_backup::{
 };
 use cairnfs_check::CheckOptions;
 use cairnfs_core::refs::local_zone;
+use cairnfs_daemon::failure::{AnyError, Explain, Failure, unprinted};
+use cairnfs_daemon::shell::word;
 use cairnfs_disk::device::{Access, Device, FileDevice};
 use serde::Serialize;
 
 use super::{AtArgs, KeyArgs, Opened, Shown, failure, interruption, moments, unread, warn};
-use crate::failure::{AnyError, Explain, Failure, unprinted};
-use crate::output::{self, Progress, counted, local_time, word};
+use crate::output::{self, Progress, counted, local_time};
 use crate::size::human;
 use crate::stage::Stage;
 use crate::tree::Unreadable as Range;

@@ -5,10 +5,10 @@ use std::process::ExitCode;
 
 use cairnfs_backup::Ended;
 use cairnfs_core::refs::local_zone;
+use cairnfs_daemon::failure::AnyError;
 use serde::Serialize;
 
 use super::{Damaged, KeyArgs, Opened};
-use crate::failure::AnyError;
 use crate::output::{self, counted, local_second, utc_time};
 use crate::size::human;
 

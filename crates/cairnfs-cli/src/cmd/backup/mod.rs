@@ -5,7 +5,6 @@
 
 mod at;
 mod check;
-pub mod inside;
 mod list;
 mod moments;
 pub mod now;
@@ -23,11 +22,11 @@ use std::sync::Arc;
 use cairnfs_backup::{
     Catalogue, Damage, Ended, Error, Key, Place, Seal, Store, Watch, environment,
 };
+use cairnfs_daemon::failure::{AnyError, Failure, io_text, shown};
 use serde::Serialize;
 
 pub use self::at::AtArgs;
 
-use crate::failure::{AnyError, Failure, io_text, shown};
 use crate::output::Progress;
 use crate::stage::Stage;
 use crate::verbs::{self, Verb};

@@ -2,7 +2,7 @@
 //! the environment of the caller.
 
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -10,12 +10,14 @@ use cairnfs_backup::{
     Error, NewKey, Place, Seal, Shipped, Shipper, VolumeSource, WriterOptions, absolute, check,
     check_without, environment,
 };
+use cairnfs_daemon::failure::{AnyError, Failure, told};
+use cairnfs_daemon::inside;
+use cairnfs_daemon::raw_path;
+use cairnfs_daemon::writer::writer_name;
 use serde::{Deserialize, Serialize};
 
-use super::{Shown, failure, inside, interruption, moments, passphrase, rate, repair};
-use crate::failure::{AnyError, Failure, told};
+use super::{Shown, failure, interruption, moments, passphrase, rate, repair};
 use crate::output::{counted, local_time};
-use crate::raw_path;
 use crate::roots::Roots;
 use crate::size::human;
 use crate::stage::Stage;
@@ -108,13 +110,6 @@ impl Args {
         let passphrase = self.passphrase.clone().map(NewKey::Passphrase);
         passphrase.or_else(|| self.recipient.clone().map(NewKey::Recipient))
     }
-}
-
-/// The name of the writer for a volume on this machine.
-pub fn writer_name(volume: &Path) -> String {
-    let machine = rustix::system::uname();
-    let machine = machine.nodename().to_string_lossy();
-    format!("{machine}:{}", volume.display())
 }
 
 /// Performs the command.

@@ -5,10 +5,10 @@ use std::process::ExitCode;
 
 use cairnfs_backup::{Keep, PruneOptions, Pruned, prune};
 use cairnfs_core::refs::local_zone;
+use cairnfs_daemon::failure::{AnyError, told};
 use serde::Serialize;
 
 use super::{KeyArgs, Shown, failure, interruption, open_store, warn};
-use crate::failure::{AnyError, told};
 use crate::output::{self, counted, local_time};
 use crate::size::human;
 use crate::stage::Stage;

@@ -6,11 +6,12 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use cairnfs_backup::{Catalogue, Repaired, Report, Seal, check, repair};
+use cairnfs_daemon::failure::{AnyError, told};
+use cairnfs_daemon::shell::word;
 use serde::Serialize;
 
 use super::{Damaged, Shown, failure, interruption, moments, now, open_store, unreachable};
-use crate::failure::{AnyError, told};
-use crate::output::{self, counted, word};
+use crate::output::{self, counted};
 use crate::stage::Stage;
 use crate::verbs::{self, Verb};
 

@@ -8,10 +8,10 @@ use std::sync::Arc;
 
 use cairnfs::fs::{FileSystem, Options};
 use cairnfs_check::CheckOptions;
+use cairnfs_daemon::failure::Failure;
 use cairnfs_disk::device::Device;
 use cairnfs_disk::format::root::MAIN_NAME;
 
-use crate::failure::Failure;
 use crate::output::Progress;
 use crate::tree::nowhere::Nowhere;
 use crate::tree::volume_source::VolumeSource;

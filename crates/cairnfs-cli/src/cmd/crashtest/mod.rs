@@ -17,12 +17,12 @@ use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
 use cairnfs::Volume;
+use cairnfs_daemon::failure::{AnyError, Explain, Failure, shown};
 use cairnfs_sim::explore::{
     Crash, Depth, Tally, count_states, explore_with, image_of, parse_id, replay_with,
 };
 use cairnfs_sim::record::Recording;
 
-use crate::failure::{AnyError, Explain, Failure, shown};
 use crate::output::Progress;
 use crate::size;
 use place::Processes;

@@ -14,14 +14,13 @@ use std::thread;
 use std::time::Duration;
 
 use cairnfs::fs::FileSystem;
+use cairnfs_daemon::failure::{Explain, Failure, shown};
 use cairnfs_fuse::adapter::Adapter;
 use cairnfs_fuse::ops::Ops;
 use cairnfs_fuse::{MountOptions, Serving};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-
-use crate::failure::{Explain, Failure, shown};
 
 /// The source of these mounts in /proc/self/mountinfo.
 const SOURCE: &str = "crashtest";

@@ -3,13 +3,13 @@
 use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
 
+use cairnfs_daemon::failure::{Explain, Failure, shown};
 use cairnfs_sim::image::Image;
 use cairnfs_sim::record::{Recording, Run, VOLUME_SIZE, fresh_volume_of, options};
 use cairnfs_sim::workload;
 
 use super::place::{self, Processes};
 use super::{Args, USAGE, cannot, image};
-use crate::failure::{Explain, Failure, shown};
 use crate::volume::caller;
 
 /// Default size in bytes of the volume for a program.

@@ -4,6 +4,8 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::Output;
 
+use cairnfs_daemon::failure::{AnyError, show_bytes, shown};
+use cairnfs_daemon::shell;
 use cairnfs_sim::disk::Event;
 use cairnfs_sim::explore::{Tally, joined};
 use cairnfs_sim::record::Recording;
@@ -12,7 +14,6 @@ use serde::Serialize;
 
 use super::record::Ran;
 use super::{Args, INTERVALS};
-use crate::failure::{AnyError, show_bytes, shown};
 use crate::output;
 
 /// Maximum number of failures in the table.
@@ -102,7 +103,7 @@ impl Run {
             interrupted_recoveries: tally.interrupted,
             failures: failures.collect(),
             kept: kept.iter().map(|path| shown(path)).collect(),
-            first_kept: kept.first().map(|path| output::word_of_path(path)),
+            first_kept: kept.first().map(|path| shell::word_of_path(path)),
         }
     }
 

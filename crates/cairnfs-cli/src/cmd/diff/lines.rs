@@ -4,8 +4,8 @@ use std::io::{self, Write};
 
 use anstyle::Style;
 use cairnfs::{FileChange, FileKind, FilePath, Status};
+use cairnfs_daemon::failure::show_bytes;
 
-use crate::failure::show_bytes;
 use crate::look::{self, Look};
 
 /// Writes a line for each file. On a terminal what changed is aligned.

@@ -11,13 +11,13 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use cairnfs::{Diff, Error, FileChange, FileKind, FilePath, Report, Status, Summary};
+use cairnfs_daemon::failure::{AnyError, Failure, of_output, shown};
+use cairnfs_daemon::raw_path;
+use cairnfs_daemon::reference::{name_of, root_failure};
 use serde::{Deserialize, Serialize};
 
-use crate::failure::{AnyError, Failure, of_output, shown};
 use crate::look::Look;
-use crate::raw_path;
-use crate::reference::root_failure;
-use crate::roots::{ROOTED, Roots, name_of};
+use crate::roots::{ROOTED, Roots};
 use crate::volume::components;
 
 /// Exit code if something differs, as that of diff(1).

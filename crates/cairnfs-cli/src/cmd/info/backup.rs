@@ -8,13 +8,14 @@ use std::time::Duration;
 
 use cairnfs::Volume;
 use cairnfs_core::refs::local_zone;
+use cairnfs_daemon::failure::show_bytes;
+use cairnfs_daemon::holder;
 use cairnfs_disk::types::Time;
 use cairnfs_fuse::status;
 use serde::Serialize;
 
-use crate::failure::show_bytes;
+use crate::daemon;
 use crate::output::{local_time, utc_time};
-use crate::{daemon, holder};
 
 /// How long a daemon has for an answer: what else is known must not wait for it.
 const WAIT: Duration = Duration::from_secs(5);

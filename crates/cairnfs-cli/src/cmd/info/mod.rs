@@ -9,6 +9,8 @@ use std::sync::Arc;
 
 use cairnfs::fs::{FileSystem, Options, inspect};
 use cairnfs::{Error, Volume};
+use cairnfs_daemon::failure::{AnyError, Explain, show_bytes, shown};
+use cairnfs_daemon::shell;
 use cairnfs_disk::device::HostRoom;
 use cairnfs_disk::format::superblock::{
     CHECKPOINTS, COPIES, KNOWN_INCOMPATIBLE, KNOWN_RO_COMPATIBLE, RANGES, RENAMED_ENTRIES, ROOTS,
@@ -18,7 +20,6 @@ use cairnfs_fuse::mountinfo;
 use serde::Serialize;
 
 use self::backup::Backup;
-use crate::failure::{AnyError, Explain, show_bytes, shown};
 use crate::output::{self, counted};
 use crate::size::human;
 use crate::verbs;
@@ -308,7 +309,7 @@ fn rows(report: &JsonReport, volume: &Path) -> Vec<(&'static str, String)> {
             "snapshot or branch holds",
             "snapshots and branches hold",
         );
-        let (bytes, volume) = (human(drops.bytes), output::word_of_path(volume));
+        let (bytes, volume) = (human(drops.bytes), shell::word_of_path(volume));
         rows.push((
             "Being dropped",
             format!("{hold} {bytes}; to free it now: cairnfs drop --wait {volume}"),

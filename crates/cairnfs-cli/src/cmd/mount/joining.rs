@@ -11,18 +11,19 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
+use cairnfs_daemon::exit::{EXIT_SYSTEM, Failure, failed, in_line};
+use cairnfs_daemon::failure::{io_text, shown};
+use cairnfs_daemon::handover::folder::SocketName;
+use cairnfs_daemon::handover::frames::{Answer, Request, Wanted};
+use cairnfs_daemon::holder;
+use cairnfs_daemon::serving::{IN_USE, READY};
 use cairnfs_fuse::mounted::Mounted;
 use cairnfs_fuse::{MountOptions, mounter};
 use rustix::process::geteuid;
 
-use super::opening::in_line;
-use super::{Args, EXIT_SYSTEM, Failure, IN_USE, READY, failed};
-use crate::failure::{io_text, shown};
+use super::Args;
 use crate::handover::attempts::{ANSWER, Alone, Asked, ask_or_do_alone};
 use crate::handover::caller::Call;
-use crate::handover::folder::SocketName;
-use crate::handover::frames::{Answer, Request, Wanted};
-use crate::holder;
 use crate::interrupt;
 use crate::seat::Seat;
 

@@ -2,17 +2,11 @@
 //!
 //! The command prepares the volume and the directory. If a daemon has the volume open, it hands the
 //! mount over to that one (`joining`); otherwise it starts its own program again as the daemon
-//! (`serving`) and waits until that reports that the mount is live. (A process with threads cannot
+//! ([`serving`]) and waits until that reports that the mount is live. (A process with threads cannot
 //! fork safely; a new program can be started at any time.) Exit codes are those of mount(8).
 
-mod carrier;
-mod clerk;
 mod joining;
-mod keeper;
 mod moment;
-mod opening;
-mod serving;
-mod working;
 
 use std::error::Error;
 use std::io::{self, IsTerminal};
@@ -21,36 +15,27 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use cairnfs::fs::{MakeOptions, inspect, is_unmade};
+use cairnfs_daemon::carrier;
+use cairnfs_daemon::exit::{EXIT_USAGE, Failure, failed};
+use cairnfs_daemon::failure::shown;
+use cairnfs_daemon::serving::{self, Service};
 use cairnfs_fuse::mounter::Way;
 use cairnfs_fuse::options::parse_size;
 use cairnfs_fuse::{MountOptions, mounter, mountinfo};
 use rustix::process::{getegid, geteuid};
 
-use crate::cmd::mkfs;
+use crate::cmd::{mkfs, sync};
 use crate::daemon::{self, Cause, Refusal};
-use crate::failure::shown;
 use crate::inherited;
 use crate::say;
+use crate::served;
 use crate::size::human;
-
-/// mount(8): invalid arguments.
-const EXIT_USAGE: u8 = 1;
-/// mount(8): the system lacks a resource, for example memory for a process.
-const EXIT_SYSTEM: u8 = 2;
-/// mount(8): the mount failed.
-const EXIT_MOUNT: u8 = 32;
 
 /// Time that the daemon of what is mounted on the directory already has to show that it is alive.
 const TAKEN_WAIT: Duration = Duration::from_secs(2);
 
 /// Size in bytes of an image that `--create` makes. The image is sparse.
 const DEFAULT_SIZE: u64 = 64 << 30;
-
-/// The daemon's message when the mount is live.
-const READY: &str = "ready";
-
-/// Prefix of the daemon's message if the volume is in use; the reason follows.
-const IN_USE: &str = "in use: ";
 
 /// Prefix of a mount option that only the kernel adds, to FUSE mounts.
 const KERNELS_WORD: &str = "user_id=";
@@ -180,14 +165,6 @@ pub struct Args {
     dir: Option<PathBuf>,
 }
 
-/// An exit code and a message; the message is empty if the daemon has printed it already.
-#[derive(Debug)]
-struct Failure(u8, String);
-
-fn failed(text: impl ToString) -> Failure {
-    Failure(EXIT_MOUNT, text.to_string())
-}
-
 /// Runs the command.
 ///
 /// # Errors
@@ -231,7 +208,7 @@ fn mount(args: &Args) -> Result<(), Failure> {
         return Ok(());
     }
     if args.foreground || args.detached {
-        serving::serve(args, &volume, &dir, &options)
+        serving::serve(&service(args, &volume, &dir, &options))
     } else {
         if let Some(warning) = mkfs::outgrows(&volume).filter(|_| !options.read_only) {
             say!("cairnfs mount: warning: {warning}");
@@ -263,8 +240,32 @@ fn mount_moment(args: &Args, dir: &Path, mut options: MountOptions) -> Result<()
     options.check().map_err(|text| Failure(EXIT_USAGE, text))?;
     match (args.fake, args.foreground || args.detached) {
         (true, _) => Ok(()),
-        (false, true) => serving::serve(args, &url, &dir, &options),
+        (false, true) => serving::serve(&Service {
+            moment: Some(&|| args.moment.open(&url, &options)),
+            ..service(args, &url, &dir, &options)
+        }),
         (false, false) => joining::start_alone(args, &url, &dir),
+    }
+}
+
+/// How this process serves a mount.
+fn service<'a>(
+    args: &'a Args,
+    volume: &'a Path,
+    dir: &'a Path,
+    options: &'a MountOptions,
+) -> Service<'a> {
+    Service {
+        volume,
+        dir,
+        options,
+        moment: None,
+        foreground: args.foreground,
+        detached: args.detached,
+        verbose: args.verbose,
+        log: args.log.as_deref(),
+        commands: served::read,
+        apart: sync::APART,
     }
 }
 
@@ -518,8 +519,10 @@ fn clear_dead(dir: &Path) -> Result<(), Failure> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use cairnfs_daemon::exit::EXIT_MOUNT;
     use clap::Parser;
+
+    use super::*;
 
     #[derive(Debug, Parser)]
     struct Whole {

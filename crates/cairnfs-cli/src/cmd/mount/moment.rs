@@ -7,12 +7,13 @@ use std::sync::Arc;
 
 use cairnfs::fs::FileSystem;
 use cairnfs_backup::{Cache, Ended, Fetch, Image, MomentDevice};
+use cairnfs_daemon::exit::{Failure, failed, in_line};
+use cairnfs_daemon::failure::shown;
+use cairnfs_daemon::opening::engine_options;
 use cairnfs_fuse::MountOptions;
 use cairnfs_fuse::options::parse_size;
 
-use super::{Failure, failed, opening};
 use crate::cmd::backup::{AtArgs, KeyArgs, Opened, failure};
-use crate::failure::shown;
 
 /// A moment of a backup.
 #[derive(Debug, clap::Args)]
@@ -45,7 +46,7 @@ impl MomentArgs {
 
     /// Opens it.
     pub fn open(&self, url: &Path, options: &MountOptions) -> Result<Arc<FileSystem>, Failure> {
-        let told = |f: crate::failure::Failure| failed(opening::in_line(&f));
+        let told = |f: cairnfs_daemon::failure::Failure| failed(in_line(&f));
         let name = shown(url);
         let Some(url) = url.to_str() else {
             return Err(failed(format_args!("{name}: not UTF-8")));
@@ -62,7 +63,7 @@ impl MomentArgs {
             .and_then(|image| Ok((image, cache?)))
             .map_err(|e| told(failure(url, &e)))?;
         let device = Arc::new(MomentDevice::new(image, cache, Fetch::Frame));
-        let opened = FileSystem::open_device(device, &opening::engine_options(options));
-        opened.map_err(|e| told(crate::failure::Failure::engine(url, &e)))
+        let opened = FileSystem::open_device(device, &engine_options(options));
+        opened.map_err(|e| told(cairnfs_daemon::failure::Failure::engine(url, &e)))
     }
 }

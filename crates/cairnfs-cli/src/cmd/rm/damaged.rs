@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use cairnfs::Loss;
 use cairnfs::fs::{FileSystem, Options};
+use cairnfs_daemon::failure::{Explain, Failure, io_text, shown};
 use cairnfs_disk::device::{Access, FileDevice};
 use cairnfs_disk::format::BLOCK_SIZE;
 use cairnfs_disk::format::root::MAIN_NAME;
 
-use crate::failure::{Explain, Failure, io_text, shown};
 use crate::output::counted;
 use crate::size::human;
 use crate::spec::{VolumePath, place};

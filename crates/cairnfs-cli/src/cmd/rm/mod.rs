@@ -6,9 +6,9 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use cairnfs::Error;
+use cairnfs_daemon::failure::{AnyError, Explain, Failure};
 
 use crate::cmd::each;
-use crate::failure::{AnyError, Explain, Failure};
 use crate::spec::VolumePath;
 use crate::volume::{Access, LastLink, Node, Volume, ends_in_dots, split_last};
 

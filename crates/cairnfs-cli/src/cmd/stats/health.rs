@@ -3,10 +3,10 @@
 //! Derived from an answer of the daemon; sends no request itself. Exit codes and the first word
 //! of the line are those of monitoring plugins: 0 OK, 1 warning, 2 critical.
 
+use cairnfs_daemon::failure::{show_bytes, shown};
 use cairnfs_fuse::status::{Space, State, Status};
 
 use crate::daemon::Answer;
-use crate::failure::{show_bytes, shown};
 use crate::size::human;
 
 /// The health of a volume, with its problems.

@@ -15,12 +15,12 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use cairnfs::fs::LEVELS;
+use cairnfs_daemon::failure::AnyError;
 use cairnfs_fuse::status::Status;
 use serde::Serialize;
 
 use self::health::Health;
 use crate::daemon::{self, Answer, Request};
-use crate::failure::AnyError;
 use crate::output;
 
 /// Exit code: the daemon cannot be asked.

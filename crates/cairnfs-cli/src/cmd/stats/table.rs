@@ -5,12 +5,12 @@ use std::borrow::Cow;
 use std::cmp::Reverse;
 
 use cairnfs_core::refs::local_zone;
+use cairnfs_daemon::failure::{show_bytes, shown};
 use cairnfs_disk::types::Time;
 use cairnfs_fuse::status::Backup;
 
 use super::{Counters, health};
 use crate::daemon::Answer;
-use crate::failure::{show_bytes, shown};
 use crate::output::{self, counted};
 use crate::size::human;
 

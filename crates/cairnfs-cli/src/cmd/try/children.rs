@@ -11,9 +11,9 @@ use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 
+use cairnfs_daemon::failure::{Explain, Failure};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 
-use crate::failure::{Explain, Failure};
 use crate::interrupt;
 
 /// What came of a command that a signal may interrupt.

@@ -2,14 +2,15 @@
 
 use std::io::{self, BufRead, IsTerminal, Write};
 
+use cairnfs_daemon::failure::{AnyError, told};
+use cairnfs_daemon::shell::{word, word_of_path};
 use serde::Serialize;
 use serde_json::Value;
 
 use super::fork::End as Ended;
 use super::{Args, Base, FAILED, Interrupted, name_of, note};
-use crate::failure::{AnyError, told};
 use crate::interrupt;
-use crate::output::{self, word, word_of_path};
+use crate::output;
 
 /// Lines of differences that are shown.
 const MOST_LINES: usize = 40;

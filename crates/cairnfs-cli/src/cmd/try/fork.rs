@@ -14,6 +14,9 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use cairnfs_core::refs::stamp;
+use cairnfs_daemon::failure::{AnyError, Explain, Failure, shown};
+use cairnfs_daemon::handover::folder::SocketName;
+use cairnfs_daemon::shell::word_of_path;
 use cairnfs_fuse::holders::Holders;
 use cairnfs_fuse::mounter::{self, Way};
 use cairnfs_fuse::{elsewhere, mountinfo};
@@ -24,12 +27,9 @@ use super::children::{self, Outcome, this_program};
 use super::follower::Outside;
 use super::{Args, Base, FAILED, Interrupted, Mount, PREFIX, inside, name_of, note};
 use crate::daemon::{self, Cause};
-use crate::failure::{AnyError, Explain, Failure, shown};
 use crate::handover::attempts::ANSWER;
 use crate::handover::caller::{Call, Lease};
-use crate::handover::folder::SocketName;
 use crate::interrupt;
-use crate::output::word_of_path;
 
 /// Time that programs have to end after CMD, before a note says who is waited for; and before the fork
 /// is left to them.

@@ -11,6 +11,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use cairnfs_daemon::failure::{Failure, io_text, shown};
 use cairnfs_fuse::mountinfo::{self, MountEntry};
 use nix::sched::{CloneFlags, unshare};
 use rustix::fs::CWD;
@@ -19,7 +20,6 @@ use rustix::process::{getegid, geteuid};
 
 use super::follower::OWN_TABLE;
 use super::{PREFIX, note};
-use crate::failure::{Failure, io_text, shown};
 
 /// Executes a program in `below` of the directory `part` of the fork, which it finds under the path of
 /// `base` if that is possible. Returns the exit code if it cannot be executed.

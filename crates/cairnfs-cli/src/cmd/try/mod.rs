@@ -20,13 +20,13 @@ use std::io::{self, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use cairnfs_daemon::failure::{AnyError, Explain, Failure, shown};
+use cairnfs_daemon::shell::{word, word_of_path};
 use cairnfs_disk::format::root::MAIN_NAME;
 use cairnfs_fuse::mountinfo;
 use signal_hook::low_level::signal_name;
 
-use crate::failure::{AnyError, Explain, Failure, shown};
 use crate::interrupt;
-use crate::output::{word, word_of_path};
 use crate::seat::{self, Seat};
 use crate::stage::Stage;
 use crate::verbs;

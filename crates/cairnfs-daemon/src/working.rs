@@ -1,6 +1,6 @@
 //! Performs commands on snapshots and branches of the open volume, for the processes that were called.
 //!
-//! Knows the mounts by the trees that they show. What a command does is decided by [`crate::verbs`].
+//! Knows the mounts by the trees that they show. What a command does is decided by its [`Command`].
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -8,24 +8,20 @@ use std::sync::Arc;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
 
-use cairnfs::Error;
 use cairnfs_fuse::Sessions;
-use serde_json::Value;
 
-use super::carrier::{Orders, Stored};
-use super::opening::OpenVolume;
-use crate::failure::{self, AnyError, Failure, shown};
+use crate::carrier::{Orders, Stored};
+use crate::commands::{Caller, Command, Place};
+use crate::failure::Failure;
 use crate::handover::frames::{Answer, NamedMount};
-use crate::roots::{Mounts, Roots, Shipping};
-use crate::stage::Stage;
-use crate::verbs::Verb;
-use crate::volume::Access;
+use crate::mounts::{Mounts, Shipping};
+use crate::opening::OpenVolume;
 
 /// How often a command that waits for a backup looks whether it was interrupted.
 const GLANCE: Duration = Duration::from_millis(100);
 
 /// An open volume and its mounts.
-pub(super) struct Open<'a> {
+pub(crate) struct Open<'a> {
     pub handle: &'a OpenVolume,
     pub volume: &'a Path,
     pub sessions: &'a Arc<Sessions>,
@@ -50,7 +46,7 @@ impl Mounts for Open<'_> {
         self.sessions.mounted_on(root.into())
     }
 
-    fn ship(&self, stage: &Stage) -> Result<Shipping, Failure> {
+    fn ship(&self, check: &dyn Fn() -> Result<(), Failure>) -> Result<Shipping, Failure> {
         let Some(backup) = self.backup else {
             return Ok(Shipping::No);
         };
@@ -60,7 +56,7 @@ impl Mounts for Open<'_> {
                 Ok(Ok(Stored { lacking: None })) => return Ok(Shipping::Stored),
                 Ok(Ok(Stored { lacking: Some(why) })) => return Ok(Shipping::Failed(why)),
                 Ok(Err(why)) => return Ok(Shipping::Failed(why.to_string())),
-                Err(RecvTimeoutError::Timeout) => stage.check()?,
+                Err(RecvTimeoutError::Timeout) => check()?,
                 Err(RecvTimeoutError::Disconnected) => {
                     return Ok(Shipping::Failed(backup.why_ended()));
                 }
@@ -77,48 +73,32 @@ impl Open<'_> {
     }
 }
 
-/// Performs a command, whose failures are told on the stage; returns its exit code.
-pub(super) fn perform(
+/// Performs a command, whose failures are told to its caller; returns its exit code.
+pub(crate) fn perform(
     open: &Open<'_>,
-    (verb, mount): (Value, Option<NamedMount>),
-    stage: &Stage,
+    (command, mount): (Option<Box<dyn Command>>, Option<NamedMount>),
+    caller: Caller,
     begin: &mut dyn FnMut(),
 ) -> Result<u8, Answer> {
-    let unknown = |_| Answer::Refused("the daemon does not know this command".into());
-    let verb: Verb = serde_json::from_value(verb).map_err(unknown)?;
+    let Some(command) = command else {
+        return Err(Answer::Refused(
+            "the daemon does not know this command".into(),
+        ));
+    };
     let is_other = |mount: &NamedMount| !open.sessions.serves(&mount.device);
     if mount.as_ref().is_some_and(is_other) {
         return Err(Answer::Unknown);
     }
     begin();
-    if stage.check().is_err() {
+    if caller.has_left() {
         // This process may have been stopped meanwhile, and its caller has given up.
         return Err(Answer::Refused("interrupted before it was begun".into()));
     }
-    let named = mount.and_then(|mount| open.name_of(mount));
-    let fs = open.handle.get();
-    let read_only = fs.is_read_only();
-    let roots = Roots::of_daemon(verb.volume(), fs, (open, named), stage);
-    let done = match read_only && verb.access() == Access::Write {
-        true => Err(Error::ReadOnly.into()),
-        false => verb.perform(&roots),
+    let place = Place {
+        volume: open.volume,
+        fs: open.handle.get(),
+        mounts: open,
+        named: mount.and_then(|mount| open.name_of(mount)),
     };
-    let done = done.map_err(|error| {
-        let error = verb.failed(explained(open, error));
-        failure::report(error.as_ref(), &mut stage.errors())
-    });
-    Ok(done.unwrap_or_else(|code| code))
-}
-
-/// The volume cannot be changed if its first mount was read-only.
-fn explained(open: &Open<'_>, error: AnyError) -> AnyError {
-    match error.downcast_ref::<Error>() {
-        Some(Error::ReadOnly) => Failure::new(
-            shown(open.volume),
-            "is mounted read-only, and this needs to write",
-        )
-        .hint("unmount all of its mounts first")
-        .into(),
-        _ => error,
-    }
+    Ok(command.perform(place, caller))
 }

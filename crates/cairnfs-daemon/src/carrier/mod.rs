@@ -27,14 +27,14 @@ use cairnfs_fuse::{MountOptions, Sessions};
 use self::record::Record;
 use self::waits::Waits;
 use self::work::Work;
-use super::opening::OpenVolume;
-use crate::cmd::backup::inside;
+use crate::inside;
+use crate::opening::OpenVolume;
 
 /// How long a mount waits for the directory of its backup before it goes on without having seen it.
 const GLANCE: Duration = Duration::from_secs(1);
 
 /// What somebody wants of the thread; it answers when it has stored what there was when it took this.
-pub(super) enum Order {
+pub(crate) enum Order {
     /// A moment now.
     Now(Sender<Outcome>),
     /// A moment now, which is the last one.
@@ -48,17 +48,17 @@ pub(super) enum Order {
 }
 
 /// Whether everything is in the store.
-pub(super) type Outcome = cairnfs_backup::Result<Stored>;
+pub(crate) type Outcome = cairnfs_backup::Result<Stored>;
 
 /// Everything is in the store that has reached the daemon.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Stored {
+pub(crate) struct Stored {
     /// Why some writes may be missing that the kernel has not sent to the daemon.
     pub lacking: Option<String>,
 }
 
 /// What others have of the backup of a mount.
-pub(super) struct Orders {
+pub(crate) struct Orders {
     to: Sender<Order>,
     ending: Ending,
     record: Record,
@@ -109,7 +109,7 @@ impl Watch for UntilLast<'_> {
 ///
 /// # Errors
 /// A text that names the word and the problem with it.
-pub(super) fn check(options: &MountOptions) -> Result<(), String> {
+pub fn check(options: &MountOptions) -> Result<(), String> {
     let recipient = options.backup_recipient.clone().map(NewKey::Recipient);
     if let Some(Err(why)) = recipient.map(|key| key.encryption()) {
         return Err(format!("mount option backup-recipient: {why}"));
@@ -127,7 +127,7 @@ pub(super) fn check(options: &MountOptions) -> Result<(), String> {
 ///
 /// # Errors
 /// A text that names the word and the problem with it.
-pub(super) fn check_place(options: &MountOptions, dir: &Path) -> Result<(), String> {
+pub fn check_place(options: &MountOptions, dir: &Path) -> Result<(), String> {
     let Some(url) = options.backup.as_deref() else {
         return Ok(());
     };
@@ -141,7 +141,7 @@ pub(super) fn check_place(options: &MountOptions, dir: &Path) -> Result<(), Stri
 
 /// Why nothing could be stored in the directory of the backup now; its mount goes on and tries again. Another
 /// store is not asked, and a directory that does not answer is not waited for.
-pub(super) fn doubt(options: &MountOptions) -> Option<String> {
+pub fn doubt(options: &MountOptions) -> Option<String> {
     let url = options.backup.as_deref()?;
     let begun = Instant::now();
     let ended = Ended::when(move || begun.elapsed() > GLANCE);
@@ -241,7 +241,7 @@ impl Orders {
 }
 
 /// The thread that ships; it ends when this is dropped.
-pub(super) struct Carrier {
+pub(crate) struct Carrier {
     orders: Arc<Orders>,
     thread: Option<JoinHandle<()>>,
 }
@@ -311,7 +311,7 @@ fn caught<T>(
 mod tests {
     use super::*;
 
-    pub(super) fn orders() -> (Arc<Orders>, Receiver<Order>) {
+    pub(crate) fn orders() -> (Arc<Orders>, Receiver<Order>) {
         let options = MountOptions {
             backup: Some("/nowhere".into()),
             ..MountOptions::default()

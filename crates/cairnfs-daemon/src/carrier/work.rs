@@ -19,10 +19,10 @@ use cairnfs_fuse::{MountOptions, Sessions};
 
 use super::care::Care;
 use super::{Order, Orders, Outcome, Stored, caught};
-use crate::cmd::backup::inside;
-use crate::cmd::backup::now::writer_name;
-use crate::cmd::mount::opening::OpenVolume;
-use crate::roots::name_of;
+use crate::inside;
+use crate::opening::OpenVolume;
+use crate::reference::name_of;
+use crate::writer::writer_name;
 
 /// The longest pause after failures.
 const LONGEST: Duration = Duration::from_secs(300);

@@ -1,4 +1,4 @@
-//! The memory allocator of the command: mimalloc with small pages and a long purge delay.
+//! The memory allocator of the programs `cairnfs` and `cairnfs-bench`: mimalloc with small pages and a long purge delay.
 //!
 //! One thread makes inodes and log vectors, another one frees them. For this pattern the C
 //! library's allocator takes locks and asks the kernel for memory in small steps. The kernel clears
@@ -21,7 +21,7 @@ const PURGE_DELAY: sys::mi_option_t = 15;
 /// Default purge delay of mimalloc, in milliseconds.
 const USUAL_DELAY: std::ffi::c_long = 1000;
 
-/// Purge delay of this program, in milliseconds.
+/// Purge delay of these programs, in milliseconds.
 const DELAY: std::ffi::c_long = 60_000;
 
 /// Sets up the process. Must run before other threads are started.

@@ -16,8 +16,6 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::stage::Manner;
-
 /// The version of the messages. Both ends are the same program, unless a daemon has outlived an
 /// update.
 const VERSION: u8 = 1;
@@ -70,8 +68,8 @@ pub enum Request {
 pub struct Run {
     /// The command with its arguments.
     pub verb: Value,
-    /// How it wants output.
-    pub manner: Manner,
+    /// How it wants output, as commands understand it.
+    pub manner: Value,
     /// The mount that was named in place of the volume.
     pub mount: Option<NamedMount>,
 }

@@ -12,10 +12,10 @@ use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use crate::shell::word_of_path;
 use cairnfs_fuse::mountinfo;
 
 use crate::failure::{show_bytes, shown};
-use crate::output::word_of_path;
 
 /// The user of a volume, as far as it is known.
 #[derive(Debug, Default, PartialEq, Eq)]

@@ -11,12 +11,12 @@ use cairnfs_disk::format::root::MAIN_NAME;
 use cairnfs_fuse::options::WriteMode;
 use cairnfs_fuse::{MountOptions, mountinfo};
 
-use super::{Failure, failed};
+use crate::exit::{Failure, failed, in_line};
 use crate::failure;
 use crate::reference;
 
 /// Why a volume was not opened.
-pub(super) enum Unopened {
+pub(crate) enum Unopened {
     /// Another process has it open.
     InUse(String),
     /// Any other reason.
@@ -32,7 +32,7 @@ impl From<Unopened> for Failure {
 }
 
 /// The open volume, by a handle to the tree that is called main.
-pub(super) struct OpenVolume(RwLock<Arc<FileSystem>>);
+pub(crate) struct OpenVolume(RwLock<Arc<FileSystem>>);
 
 impl OpenVolume {
     pub fn new(fs: Arc<FileSystem>) -> Self {
@@ -61,7 +61,7 @@ impl OpenVolume {
 }
 
 /// Opens the volume.
-pub(super) fn open(volume: &Path, options: &MountOptions) -> Result<Arc<FileSystem>, Unopened> {
+pub(crate) fn open(volume: &Path, options: &MountOptions) -> Result<Arc<FileSystem>, Unopened> {
     FileSystem::open(volume, &engine_options(options)).map_err(|error| {
         let text = in_line(&failure::Failure::opening(volume, &error));
         match error {
@@ -72,7 +72,7 @@ pub(super) fn open(volume: &Path, options: &MountOptions) -> Result<Arc<FileSyst
 }
 
 /// Opens the branch or snapshot of the options; returns it with the options of its mount.
-pub(super) fn open_root(
+pub(crate) fn open_root(
     fs: &Arc<FileSystem>,
     volume: &Path,
     options: &MountOptions,
@@ -90,16 +90,8 @@ pub(super) fn open_root(
     Ok((root, options))
 }
 
-/// A failure and the next step, in one line.
-pub(super) fn in_line(failure: &failure::Failure) -> String {
-    match failure.next_step() {
-        Some(step) => format!("{failure}; {step}"),
-        None => failure.to_string(),
-    }
-}
-
 /// The options of the volume as a whole.
-pub(super) fn engine_options(options: &MountOptions) -> Options {
+pub fn engine_options(options: &MountOptions) -> Options {
     let mut engine = Options {
         read_only: options.read_only,
         recovery: options.recovery,

@@ -16,12 +16,12 @@ use cairnfs::{Error, Volume};
 use cairnfs_core::refs::{automatic, yielding};
 use cairnfs_fuse::{MountOptions, Sessions};
 
-use super::opening::OpenVolume;
 use crate::failure::shown;
-use crate::roots::name_of;
+use crate::opening::OpenVolume;
+use crate::reference::name_of;
 
 /// Makes the snapshots of one mount.
-pub(super) struct Keeper {
+pub(crate) struct Keeper {
     open: Arc<OpenVolume>,
     path: PathBuf,
     sessions: Arc<Sessions>,

@@ -9,41 +9,75 @@ use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
+use cairnfs::fs::FileSystem;
 use cairnfs_fuse::apart::Apart;
 use cairnfs_fuse::{MountOptions, Sessions, status};
 
-use super::carrier::{Carrier, Orders};
-use super::clerk::House;
-use super::opening::OpenVolume;
-use super::{Args, Failure, IN_USE, READY, failed, opening};
-use crate::cmd::sync;
+use crate::carrier::{Carrier, Orders};
+use crate::clerk::House;
+use crate::commands::Commands;
+use crate::exit::{Failure, failed};
 use crate::failure::shown;
 use crate::handover::desk::{Clerk, Desk};
 use crate::notify;
-use crate::output::{word, word_of_path};
+use crate::opening;
+use crate::opening::OpenVolume;
+use crate::shell::{word, word_of_path};
 use crate::syslog::Syslog;
 
+/// The daemon's message when the mount is live.
+pub const READY: &str = "ready";
+
+/// Prefix of the daemon's message if the volume is in use; the reason follows.
+pub const IN_USE: &str = "in use: ";
+
+/// Opens what is mounted in place of a volume of this machine.
+pub type Opener<'a> = &'a dyn Fn() -> Result<Arc<FileSystem>, Failure>;
+
+/// How a volume is served.
+pub struct Service<'a> {
+    /// Its path, or the URL of a backup.
+    pub volume: &'a Path,
+    /// The directory of the first mount.
+    pub dir: &'a Path,
+    /// The options of the first mount.
+    pub options: &'a MountOptions,
+    /// Opens the moment of a backup that is mounted, read-only.
+    pub moment: Option<Opener<'a>>,
+    /// Whether messages go to the terminal if there is no log.
+    pub foreground: bool,
+    /// Whether this process was started for it, and leaves the terminal once the mount is live.
+    pub detached: bool,
+    /// Whether messages on a terminal are all of them, not warnings only.
+    pub verbose: bool,
+    /// A file that messages go to.
+    pub log: Option<&'a Path>,
+    /// The commands that it performs for other processes.
+    pub commands: Commands,
+    /// The arguments of this program that make a call for it, before those of the call.
+    pub apart: &'static [&'static str],
+}
+
 /// Opens the volume, serves its mounts until the last one has ended, and closes it.
-pub(super) fn serve(
-    args: &Args,
-    volume: &Path,
-    dir: &Path,
-    options: &MountOptions,
-) -> Result<(), Failure> {
-    start_log(args, volume).map_err(failed)?;
-    if args.detached {
+///
+/// # Errors
+/// It was not mounted, or could not be closed; which is told where messages go, too.
+pub fn serve(service: &Service<'_>) -> Result<(), Failure> {
+    let (volume, options) = (service.volume, service.options);
+    start_log(service).map_err(failed)?;
+    if service.detached {
         // Fails only for the leader of a process group, which has no terminal to lose here.
         let _ = rustix::process::setsid();
         std::env::set_current_dir("/").map_err(failed)?;
         std::panic::set_hook(Box::new(|info| tracing::error!("{info}")));
     }
     let name = volume.display();
-    let opened = match args.moment.is_given() {
-        true => Ok(args.moment.open(volume, options)?),
-        false => opening::open(volume, options),
+    let opened = match service.moment {
+        Some(open) => Ok(open()?),
+        None => opening::open(volume, options),
     };
     let fs = match opened {
-        Err(opening::Unopened::InUse(why)) if args.detached => {
+        Err(opening::Unopened::InUse(why)) if service.detached => {
             // The command that has started this process decides what follows.
             let _ = writeln!(io::stdout(), "{IN_USE}{why}");
             return Err(failed(""));
@@ -52,7 +86,7 @@ pub(super) fn serve(
     };
     let open = Arc::new(OpenVolume::new(fs));
     let mut desk = None;
-    let served = serve_all(args, volume, dir, (&open, options), &mut desk);
+    let served = serve_all(service, &open, &mut desk);
     let fs = open.get();
     // Until the next daemon can have the socket, commands are told to wait.
     let closed = fs.close_with(|| drop(desk));
@@ -70,7 +104,7 @@ pub(super) fn serve(
         }
     };
     // On a terminal, the caller prints the failure itself.
-    if !logs_to_terminal(args) {
+    if !logs_to_terminal(service) {
         tracing::error!("{last_words}");
     }
     Err(failed(last_words))
@@ -78,20 +112,20 @@ pub(super) fn serve(
 
 /// Serves the first mount, and those that commands hand over at `desk`, until the last one has ended.
 fn serve_all(
-    args: &Args,
-    volume: &Path,
-    dir: &Path,
-    (open, options): (&Arc<OpenVolume>, &MountOptions),
+    service: &Service<'_>,
+    open: &Arc<OpenVolume>,
     desk: &mut Option<Desk>,
 ) -> Result<(), Failure> {
-    let sessions = Arc::new(Sessions::with(Apart::by_program(sync::APART)));
-    sessions.watch_signals(!args.detached).map_err(failed)?;
+    let (volume, options) = (service.volume, service.options);
+    let sessions = Arc::new(Sessions::with(Apart::by_program(service.apart)));
+    sessions.watch_signals(!service.detached).map_err(failed)?;
     let (orders, taken) = Orders::of(options).map_err(failed)?.unzip();
-    let house = House::new(Arc::clone(open), volume, options, &sessions);
+    let first = (options, service.commands);
+    let house = House::new(Arc::clone(open), volume, first, &sessions);
     let house = Arc::new(house.with_backup(orders.clone()));
-    house.mount_first(dir)?;
+    house.mount_first(service.dir)?;
     let alone = !open.get().is_read_only();
-    if !args.moment.is_given() {
+    if service.moment.is_none() {
         match Desk::open(volume, alone, Arc::clone(&house)) {
             Ok(open) => *desk = Some(open),
             Err(error) => {
@@ -106,7 +140,7 @@ fn serve_all(
         begun.map_err(failed)
     });
     let carrier = carrier.transpose()?;
-    announce(args, volume, dir);
+    announce(service);
     let served = sessions.wait().map_err(failed);
     if let Some(unshipped) = carrier.and_then(Carrier::finish) {
         let text = unshipped_text(options, volume, &unshipped);
@@ -128,20 +162,20 @@ fn unshipped_text(options: &MountOptions, volume: &Path, why: &str) -> String {
     )
 }
 
-fn logs_to_terminal(args: &Args) -> bool {
-    args.foreground && args.log.is_none()
+fn logs_to_terminal(service: &Service<'_>) -> bool {
+    service.foreground && service.log.is_none()
 }
 
 /// Messages go to the log file; without one, to the terminal in the foreground, else to syslog.
-fn start_log(args: &Args, volume: &Path) -> Result<(), String> {
-    let level = match logs_to_terminal(args) && !args.verbose {
+fn start_log(service: &Service<'_>) -> Result<(), String> {
+    let level = match logs_to_terminal(service) && !service.verbose {
         true => tracing::Level::WARN,
         false => tracing::Level::INFO,
     };
     let log = tracing_subscriber::fmt().with_max_level(level);
     // It would panic if standard error cannot be written either.
     let log = log.log_internal_errors(false);
-    match &args.log {
+    match service.log {
         Some(path) => {
             let file = OpenOptions::new()
                 .create(true)
@@ -150,12 +184,12 @@ fn start_log(args: &Args, volume: &Path) -> Result<(), String> {
                 .map_err(|e| format!("{}: {e}", path.display()))?;
             log.with_ansi(false).with_writer(Mutex::new(file)).init();
         }
-        None if args.foreground => {
+        None if service.foreground => {
             let colours = io::stderr().is_terminal();
             log.with_ansi(colours).with_writer(io::stderr).init();
         }
         None => {
-            let syslog = Syslog::about(volume).map_err(|e| format!("syslog: {e}"))?;
+            let syslog = Syslog::about(service.volume).map_err(|e| format!("syslog: {e}"))?;
             // The system's log has a time, a level and a name for each message itself.
             let bare = log.without_time().with_level(false).with_target(false);
             bare.with_ansi(false).with_writer(syslog).init();
@@ -165,17 +199,16 @@ fn start_log(args: &Args, volume: &Path) -> Result<(), String> {
 }
 
 /// Reports that the mount is live, and leaves the terminal if in the background.
-fn announce(args: &Args, volume: &Path, dir: &Path) {
-    tracing::info!("mounted {} on {}", volume.display(), dir.display());
+fn announce(service: &Service<'_>) {
+    let (volume, dir) = (service.volume.display(), service.dir.display());
+    tracing::info!("mounted {volume} on {dir}");
     if let Err(e) = notify::ready() {
         tracing::warn!("cannot tell the service manager that the mount is live: {e}");
     }
-    if !args.detached {
-        say!(
-            "mounted {} on {}; Ctrl-C unmounts",
-            volume.display(),
-            dir.display()
-        );
+    if !service.detached {
+        let text = format!("mounted {volume} on {dir}; Ctrl-C unmounts\n");
+        // Nobody has to read it.
+        let _ = io::stderr().write_all(text.as_bytes());
         return;
     }
     if let Err(e) = leave_terminal() {

@@ -14,19 +14,18 @@ use cairnfs_fuse::ops::Ops;
 use cairnfs_fuse::sessions::{NewMount, NotAdded, Watcher};
 use cairnfs_fuse::{MountOptions, ServeError, Sessions, Transport, mountinfo, session};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use serde_json::Value;
 
-use super::carrier::Orders;
-use super::keeper::Keeper;
-use super::opening::{self, OpenVolume, engine_options};
-use super::working::{self, Open};
-use super::{Failure, failed};
+use crate::carrier::Orders;
+use crate::commands::{Caller, Commands};
+use crate::exit::{Failure, failed};
 use crate::failure::{io_text, shown};
 use crate::handover::desk::{Clerk, Made};
 use crate::handover::farewell::Farewell;
-use crate::handover::frames::{Answer, NamedMount, Wanted};
-use crate::output::word_of_path;
-use crate::stage::Stage;
+use crate::handover::frames::{Answer, Run, Wanted};
+use crate::keeper::Keeper;
+use crate::opening::{self, OpenVolume, engine_options};
+use crate::shell::word_of_path;
+use crate::working::{self, Open};
 
 /// Event loops of each further mount, unless `-o threads` says otherwise: many mounts are mostly
 /// idle.
@@ -43,7 +42,7 @@ const FIRST_MESSAGE: Timespec = Timespec {
 };
 
 /// The open volume and its mounts.
-pub(super) struct House {
+pub(crate) struct House {
     open: Arc<OpenVolume>,
     volume: PathBuf,
     /// The options of the first mount.
@@ -52,10 +51,12 @@ pub(super) struct House {
     /// The backup of the first mount's options.
     backup: Option<Arc<Orders>>,
     farewell: Arc<Farewell>,
+    /// The commands that it performs.
+    commands: Commands,
 }
 
 /// A tree that may be mounted.
-pub(super) struct Permit {
+pub(crate) struct Permit {
     root: Arc<FileSystem>,
     options: MountOptions,
     /// The tree's number if it may have one mount only.
@@ -67,7 +68,7 @@ impl House {
     pub fn new(
         open: Arc<OpenVolume>,
         volume: &Path,
-        first: &MountOptions,
+        (first, commands): (&MountOptions, Commands),
         sessions: &Arc<Sessions>,
     ) -> Self {
         Self {
@@ -77,6 +78,7 @@ impl House {
             sessions: Arc::clone(sessions),
             backup: None,
             farewell: Arc::default(),
+            commands,
         }
     }
 
@@ -264,12 +266,7 @@ impl Clerk for House {
         Some(Box::new(move || mounted.leave_when_unused()))
     }
 
-    fn run(
-        &self,
-        wanted: (Value, Option<NamedMount>),
-        stage: &Stage,
-        begin: &mut dyn FnMut(),
-    ) -> Result<u8, Answer> {
+    fn run(&self, wanted: Run, caller: Caller, begin: &mut dyn FnMut()) -> Result<u8, Answer> {
         let Some(_command) = self.sessions.begin_command() else {
             return Err(Answer::Closing);
         };
@@ -279,7 +276,8 @@ impl Clerk for House {
             sessions: &self.sessions,
             backup: self.backup.as_deref(),
         };
-        working::perform(&open, wanted, stage, begin)
+        let command = (self.commands)(wanted.verb, wanted.manner);
+        working::perform(&open, (command, wanted.mount), caller, begin)
     }
 }
 
@@ -336,8 +334,11 @@ fn is_other<T: PartialEq>(first: &Option<T>, wanted: &Option<T>) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::net::UnixStream;
+
     use cairnfs::fs::{MakeOptions, Options, make_device};
     use cairnfs_disk::device::MemoryDevice;
+    use serde_json::Value;
 
     use super::*;
 
@@ -356,8 +357,8 @@ mod tests {
         fs.branch("b").unwrap();
         let open = Arc::new(OpenVolume::new(Arc::clone(&fs)));
         let sessions = Arc::new(Sessions::default());
-        let first = MountOptions::default();
-        let house = House::new(open, Path::new("v"), &first, &sessions);
+        let first = (&MountOptions::default(), (|_, _| None) as Commands);
+        let house = House::new(open, Path::new("v"), first, &sessions);
         let permit = |list: &str| {
             let wanted = Wanted {
                 lists: vec![list.into()],
@@ -378,8 +379,17 @@ mod tests {
             assert_eq!(permit(list), Err(Answer::Closing), "{list}");
         }
         let mut begun = false;
-        let stage = Stage::own().unwrap();
-        let ran = house.run((Value::Null, None), &stage, &mut || begun = true);
+        let (_theirs, connection) = UnixStream::pair().unwrap();
+        let caller = Caller {
+            streams: [(); 3].map(|()| tempfile::tempfile().unwrap().into()),
+            connection,
+        };
+        let run = Run {
+            verb: Value::Null,
+            manner: Value::Null,
+            mount: None,
+        };
+        let ran = house.run(run, caller, &mut || begun = true);
         assert_eq!((ran, begun), (Err(Answer::Closing), false));
     }
 

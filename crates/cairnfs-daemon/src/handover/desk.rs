@@ -19,13 +19,12 @@ use std::time::{Duration, Instant};
 
 use cairnfs_fuse::sessions::{Ended, Watcher};
 use rustix::process::geteuid;
-use serde_json::Value;
 
 use super::farewell::Farewell;
 use super::folder::{Folder, SocketName};
-use super::frames::{Answer, NamedMount, Request, Run, Wanted, receive, send};
+use super::frames::{Answer, Request, Run, Wanted, receive, send};
 use super::is_of;
-use crate::stage::{Stage, Streams};
+use crate::commands::{Caller, Streams};
 
 /// Time that a command has for its request.
 const REQUEST: Duration = Duration::from_secs(10);
@@ -63,17 +62,11 @@ pub trait Clerk: Send + Sync + 'static {
     /// `None` if there is none, or somebody needs it already.
     fn lease(&self, device: &str) -> Option<Box<dyn FnOnce() + Send>>;
 
-    /// Performs a command, which speaks on `stage`; returns its exit code. With it comes what was named in
-    /// place of the volume. Calls `begin` before it does anything.
+    /// Performs a command for its caller; returns its exit code. Calls `begin` before it does anything.
     ///
     /// # Errors
     /// The answer that refuses it.
-    fn run(
-        &self,
-        wanted: (Value, Option<NamedMount>),
-        stage: &Stage,
-        begin: &mut dyn FnMut(),
-    ) -> Result<u8, Answer>;
+    fn run(&self, wanted: Run, caller: Caller, begin: &mut dyn FnMut()) -> Result<u8, Answer>;
 }
 
 /// A mount that a command has made.
@@ -255,10 +248,13 @@ fn perform(
             "the command came without its streams".into(),
         ));
     };
-    let stage = Stage::of_caller(streams, run.manner, caller.try_clone()?);
+    let called = Caller {
+        streams,
+        connection: caller.try_clone()?,
+    };
     // A caller that is gone is found by the command.
     let mut begin = || drop(send(caller, &Answer::Begun, &[]));
-    let done = clerk.run((run.verb, run.mount), &stage, &mut begin);
+    let done = clerk.run(run, called, &mut begin);
     Ok(done.map_or_else(|refused| refused, Answer::Done))
 }
 
@@ -287,11 +283,12 @@ fn watch(caller: UnixStream, clerk: &impl Clerk, device: &str) -> io::Result<()>
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs::File;
     use std::io::{Read, Seek, Write};
     use std::os::fd::AsFd;
     use std::sync::Mutex;
 
-    use crate::stage::Manner;
+    use serde_json::Value;
 
     #[derive(Default)]
     struct Fake {
@@ -336,16 +333,15 @@ mod tests {
             (device == "0:7").then(|| Box::new(move || ended.lock().unwrap().push(device)) as _)
         }
 
-        fn run(
-            &self,
-            (verb, _mount): (Value, Option<NamedMount>),
-            stage: &Stage,
-            begin: &mut dyn FnMut(),
-        ) -> Result<u8, Answer> {
+        fn run(&self, wanted: Run, caller: Caller, begin: &mut dyn FnMut()) -> Result<u8, Answer> {
             begin();
+            let verb = wanted.verb;
             match verb.as_str() {
-                Some("wait") => while stage.check().is_ok() {},
-                _ => writeln!(stage.output(), "{verb}").unwrap(),
+                Some("wait") => while !caller.has_left() {},
+                _ => {
+                    let [_, output, _] = caller.streams.map(File::from);
+                    writeln!(&output, "{verb}").unwrap();
+                }
             }
             Ok(7)
         }
@@ -420,7 +416,7 @@ mod tests {
         let run = |verb: &str| {
             Request::Run(Run {
                 verb: verb.into(),
-                manner: Manner::own(),
+                manner: Value::Null,
                 mount: None,
             })
         };

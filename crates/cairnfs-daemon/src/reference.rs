@@ -5,8 +5,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use cairnfs::Error;
 use cairnfs::fs::FileSystem;
+use cairnfs::{Error, RootInfo};
 
 use crate::failure::{Failure, show_bytes, shown};
 
@@ -48,4 +48,9 @@ pub fn change_failure(path: &Path, name: &str, why: &Error) -> Failure {
         }
         other => root_failure(path, name, other),
     }
+}
+
+/// The name of a root; nothing for one without a name.
+pub fn name_of(root: &RootInfo) -> &str {
+    root.name.as_deref().unwrap_or_default()
 }
