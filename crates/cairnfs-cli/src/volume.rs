@@ -151,8 +151,12 @@ impl Volume {
             ..Options::default()
         };
         let fs = FileSystem::open(path, &options)?;
-        if let Some(front) = fs.info().front {
+        let info = fs.info();
+        if let Some(front) = info.front {
             say!("cairnfs: {}: {front}", shown(path));
+        }
+        if let Some(damage) = &info.space {
+            say!("cairnfs: {}: {}", shown(path), unknown_space(damage));
         }
         Ok(Self {
             fs,
@@ -383,6 +387,14 @@ impl Volume {
         names.sort_unstable();
         (names, lost)
     }
+}
+
+/// What is said of a volume that is read without its record of free space.
+pub fn unknown_space(damage: &str) -> String {
+    format!(
+        "the record of free space is damaged ({damage}): all files can be read, and changes are \
+         refused; save the files with `cairnfs export`, then make a new volume"
+    )
 }
 
 /// The components of a path, without empty ones and ".".

@@ -78,7 +78,7 @@ use crate::source::Source;
 use crate::space::Space;
 use crate::txn::checkpoint::Checkpoints;
 use crate::txn::heads::Heads;
-use crate::types::{LostFront, Time};
+use crate::types::{LostFront, OlderState, Time};
 use crate::values::Values;
 
 /// An open volume below the level of files: first the services that all parts share, then the
@@ -114,6 +114,8 @@ pub struct Core {
     lost: Option<LostLog>,
     /// What was wrong with the volume's front when it was opened.
     front: Option<LostFront>,
+    /// What is read instead of the newest state, if the top of its trees is lost.
+    older: Option<OlderState>,
 }
 
 impl Core {
@@ -211,6 +213,11 @@ impl Core {
     /// What was wrong with the volume's front when it was opened.
     pub fn front(&self) -> Option<LostFront> {
         self.front
+    }
+
+    /// What is read instead of the newest state, if the top of its trees is lost.
+    pub fn older(&self) -> Option<&OlderState> {
+        self.older.as_ref()
     }
 
     /// Reservations of log and space, and the sums of commits.

@@ -22,6 +22,7 @@ use crate::failure::{AnyError, Explain, show_bytes, shown};
 use crate::output::{self, counted};
 use crate::size::human;
 use crate::verbs;
+use crate::volume::unknown_space;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -185,10 +186,13 @@ fn state(path: &Path) -> State {
     match FileSystem::open(path, &options) {
         Ok(fs) => {
             let drops = drops(&fs);
+            let space = space(&fs.statfs());
+            let info = fs.info();
+            let failed = drops.as_ref().err().map(Error::to_string);
             State {
-                space: Some(space(&fs.statfs())),
-                log_used: Some(fs.info().log_used),
-                problem: drops.as_ref().err().map(Error::to_string),
+                space: Some(space),
+                log_used: Some(info.log_used),
+                problem: info.space.as_deref().map(unknown_space).or(failed),
                 being_dropped: drops.ok(),
                 backup: Backup::of_volume(&Volume::from(Arc::clone(&fs))),
                 ..State::default()
