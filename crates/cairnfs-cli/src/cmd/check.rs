@@ -1,18 +1,24 @@
 //! `cairnfs check`: checks a volume for damage, as fsck(8) does. Nothing is repaired.
 
+use std::collections::BTreeSet;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use cairnfs::Error;
 use cairnfs::device::{Access as DeviceAccess, FileDevice};
-use cairnfs_check::codes::{LOG_DAMAGED, LOG_ENTRY, LOG_ORDER, SUPERBLOCK_LOST};
+use cairnfs_check::codes::{
+    BITMAP_CHECKSUM, BLOCK_NOT_ALLOCATED, CHECKPOINT, DATA_CHECKSUM, DEVICE_TOO_SMALL, FREE_COUNT,
+    GROUP_FREE_COUNT, LOG_DAMAGED, LOG_ENTRY, LOG_ORDER, ROOT_ITEM, ROOT_LINEAGE, ROOT_MISSING,
+    SUPERBLOCK_COPY, SUPERBLOCK_FRONT, SUPERBLOCK_LOST, SUPERBLOCK_MISMATCH, SUPERBLOCK_SLOT,
+    TABLE_CHECKSUM, TABLE_ENTRY, TOO_MANY,
+};
 use cairnfs_check::{CheckOptions, Finding, Report, check};
 use cairnfs_fuse::mountinfo;
 use serde::Serialize;
 
 use crate::failure::{AnyError, Failure, show_bytes, shown};
-use crate::output::{self, Progress, counted, word_of_path};
+use crate::output::{self, Progress, counted, word, word_of_path};
 use crate::verbs;
 use crate::volume::{Access, Volume};
 
@@ -21,14 +27,42 @@ const ERRORS_LEFT: u8 = 4;
 /// Exit code: the volume could not be checked.
 const OPERATIONAL: u8 = 8;
 
+/// Damage of the record of free space.
+const OF_SPACE: [&str; 6] = [
+    TABLE_CHECKSUM,
+    TABLE_ENTRY,
+    BITMAP_CHECKSUM,
+    GROUP_FREE_COUNT,
+    FREE_COUNT,
+    BLOCK_NOT_ALLOCATED,
+];
+/// Damage outside of the trees of files, of the record of free space and of contents.
+const OF_VOLUME: [&str; 13] = [
+    DEVICE_TOO_SMALL,
+    SUPERBLOCK_SLOT,
+    SUPERBLOCK_MISMATCH,
+    SUPERBLOCK_FRONT,
+    SUPERBLOCK_COPY,
+    SUPERBLOCK_LOST,
+    CHECKPOINT,
+    LOG_DAMAGED,
+    LOG_ORDER,
+    LOG_ENTRY,
+    ROOT_MISSING,
+    ROOT_ITEM,
+    ROOT_LINEAGE,
+];
+
 const EXAMPLES: &str = "\
 Examples:
   cairnfs check disk.img           the structure, in proportion to the metadata
   cairnfs check --data disk.img    also the checksums of all contents
 
 The volume must not be in use. Nothing is changed or repaired: to save the
-readable part of a damaged volume, use `cairnfs export`; to remove what is
-damaged in its index, `cairnfs rm --damaged`.
+readable part of a damaged volume, use `cairnfs export`. What ends the damage is
+printed last: `cairnfs rm --damaged` removes what is damaged in the index of
+branches, `cairnfs drop` a damaged snapshot, and a file with damaged contents is
+written anew or removed.
 
 Exit codes, as in fsck(8): 0 no errors, 4 errors found and left, 8 the volume
 could not be checked, 16 usage.";
@@ -80,6 +114,8 @@ struct JsonFinding {
     block: Option<u64>,
     inode: Option<u64>,
     path: Option<String>,
+    /// The snapshot that has it; none for a branch, and for the volume as a whole.
+    snapshot: Option<String>,
 }
 
 /// Runs the command.
@@ -156,6 +192,7 @@ fn json_finding(finding: Finding) -> JsonFinding {
         block: finding.block,
         inode: finding.ino,
         path: finding.path.map(|path| show_bytes(&path)),
+        snapshot: finding.frozen.filter(|name| !name.is_empty()),
     }
 }
 
@@ -208,14 +245,55 @@ fn print_report(args: &Args, report: &Report) -> io::Result<()> {
                 "Save what can be read with: cairnfs export {option}{volume} DIR\n\
                  or, of a branch or snapshot: cairnfs export {option}{volume}@NAME DIR"
             )?;
-            // A volume whose log is damaged is not opened for writing.
-            match log_is_lost(report) || has_one(report, &[LOG_DAMAGED, LOG_ORDER]) {
-                true => Ok(()),
-                false => writeln!(
-                    out,
-                    "Then remove what is damaged in the index: cairnfs rm --damaged {volume}"
-                ),
-            }
+            let lines = ends_of_damage(report, &volume);
+            lines.iter().try_for_each(|line| writeln!(out, "{line}"))
         }
     }
+}
+
+/// What ends the damage once everything was saved: a line for each kind that there is.
+fn ends_of_damage(report: &Report, volume: &str) -> Vec<String> {
+    // Such a volume is not opened for writing, and nothing in it can be mended.
+    if log_is_lost(report) || has_one(report, &[LOG_DAMAGED, LOG_ORDER]) {
+        return Vec::new();
+    }
+    if has_one(report, &OF_SPACE) {
+        return vec![
+            "Then make a new volume of it: a damaged record of free space cannot be mended, and \
+             only reading does not need it"
+                .to_owned(),
+        ];
+    }
+    let mut lines = Vec::new();
+    let of_index = |finding: &&Finding| {
+        let code = finding.code;
+        !OF_VOLUME.contains(&code) && code != DATA_CHECKSUM && code != TOO_MANY
+    };
+    if report.findings.iter().any(|finding| of_index(&finding)) {
+        lines.push(format!(
+            "Then remove what is damaged in the index of branches: cairnfs rm --damaged {volume}"
+        ));
+    }
+    if has_one(report, &[DATA_CHECKSUM]) {
+        lines.push(
+            "Write each file whose contents are damaged anew, restore it from a snapshot or \
+             backup, or remove it (cairnfs rm)"
+                .to_owned(),
+        );
+    }
+    let frozen = report.findings.iter().filter_map(|f| f.frozen.as_deref());
+    let frozen: BTreeSet<&str> = frozen.collect();
+    lines.extend(frozen.into_iter().map(|name| match name {
+        "" => format!(
+            "A state that snapshots or branches have in common never changes: it is damaged until \
+             all but one of those are dropped (cairnfs log {volume})"
+        ),
+        name => format!(
+            "Snapshot {} never changes: it is damaged until it is dropped: cairnfs drop --wait \
+             {volume} {}",
+            show_bytes(name.as_bytes()),
+            word(name)
+        ),
+    }));
+    lines
 }

@@ -11,7 +11,7 @@ use cairnfs::format::root::MAIN_NAME;
 use cairnfs::fs::{FileSystem, Options};
 
 use crate::failure::{Explain, Failure, io_text, shown};
-use crate::output::counted;
+use crate::output::{counted, word, word_of_path};
 use crate::size::human;
 use crate::spec::{VolumePath, place};
 
@@ -60,20 +60,31 @@ pub fn remove(at: &VolumePath) -> Result<(), Failure> {
     let mut written = lines.iter().map(|line| writeln!(out, "{line}"));
     let written = written.try_for_each(|line| line);
     written.map_err(|e| Failure::new("standard output", io_text(&e)))?;
-    match removed.still_damaged.first() {
-        None => Ok(()),
-        Some((name, damage)) => {
-            let what = match name.is_empty() {
-                true => format!("{}: a state that branches have in common", shown(path)),
-                false => format!("{}@{name}", shown(path)),
-            };
-            Err(Failure::new(
-                what,
-                format!("stays damaged, because it never changes: {damage}"),
-            )
-            .hint("save what can be read of it: cairnfs export VOLUME@NAME DIR"))
-        }
-    }
+    let mut left = removed.still_damaged.iter().map(|(name, damage)| {
+        let volume = word_of_path(path);
+        let (what, next) = match name.as_str() {
+            "" => (
+                format!("{}: a state that branches have in common", shown(path)),
+                format!(
+                    "it goes when all but one of the snapshots and branches that were forked from \
+                     it are dropped; to see them: cairnfs log {volume}"
+                ),
+            ),
+            name => (
+                place(path, Some(name), b""),
+                format!(
+                    "save what can be read of it: cairnfs export {volume}@{name} DIR; dropping it \
+                     then ends the damage: cairnfs drop --wait {volume} {}",
+                    word(name)
+                ),
+            ),
+        };
+        let why = format!("stays damaged, because it never changes: {damage}");
+        Failure::new(what, why).hint(next)
+    });
+    let last = left.next_back();
+    left.for_each(|failure| failure.tell());
+    last.map_or(Ok(()), Err)
 }
 
 /// A line about a loss.

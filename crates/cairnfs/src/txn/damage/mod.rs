@@ -192,7 +192,12 @@ impl Core {
     }
 
     /// Adds the blocks of a tree, except what is older than the birth `inherited`.
-    fn note_blocks(&self, tree: &Tree, inherited: u64, used: &mut BlockSet) -> Result<()> {
+    pub(in crate::txn) fn note_blocks(
+        &self,
+        tree: &Tree,
+        inherited: u64,
+        used: &mut BlockSet,
+    ) -> Result<()> {
         self.index.owned(tree, inherited, &mut |owned| {
             match owned {
                 Owned::Unit(block) => used.insert(BlockRun::new(block, NODE_BLOCKS)),

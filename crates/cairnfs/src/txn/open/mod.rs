@@ -341,11 +341,7 @@ fn open_index(device: Arc<dyn Device>, superblock: &Superblock, nodes: usize) ->
 }
 
 /// The allocator, from the group table that belongs to the superblock.
-fn open_space(
-    device: Arc<dyn Device>,
-    superblock: &Superblock,
-    read_only: bool,
-) -> Result<Space> {
+fn open_space(device: Arc<dyn Device>, superblock: &Superblock, read_only: bool) -> Result<Space> {
     let table = TableState {
         copy: superblock.table_copy.get() as u8,
         crc: superblock.table_crc.get(),

@@ -158,7 +158,12 @@ impl<'a> Replay<'a> {
 
     /// Claims the blocks of all extents in these contexts, before a merge may allocate any.
     fn claim_all(&self, contexts: &[FoundContext]) -> Result<()> {
-        if let Some(error) = self.core.space.unread().filter(|_| self.core.space.is_unread()) {
+        if let Some(error) = self
+            .core
+            .space
+            .unread()
+            .filter(|_| self.core.space.is_unread())
+        {
             return Err(Error::corrupt(
                 self.core.geometry.table_start(0),
                 "space for the log's snapshots",
