@@ -181,7 +181,7 @@ pub fn hint_for(error: &cairnfs::Error) -> Option<&'static str> {
             ) =>
         {
             Some(
-                "nothing was changed, and all files can be read: save them with \
+                "no file was changed, and all can be read: save them with \
                  cairnfs export VOLUME DIR, or cairnfs mount -o ro, then make a new volume",
             )
         }
