@@ -8,10 +8,10 @@ use std::process::ExitCode;
 use cairnfs::Error;
 use cairnfs::device::{Access as DeviceAccess, FileDevice};
 use cairnfs_check::codes::{
-    BITMAP_CHECKSUM, BLOCK_NOT_ALLOCATED, CHECKPOINT, DATA_CHECKSUM, DEVICE_TOO_SMALL, FREE_COUNT,
-    GROUP_FREE_COUNT, LOG_DAMAGED, LOG_ENTRY, LOG_ORDER, ROOT_ITEM, ROOT_LINEAGE, ROOT_MISSING,
-    SUPERBLOCK_COPY, SUPERBLOCK_FRONT, SUPERBLOCK_LOST, SUPERBLOCK_MISMATCH, SUPERBLOCK_SLOT,
-    TABLE_CHECKSUM, TABLE_ENTRY, TOO_MANY,
+    BITMAP_CHECKSUM, BLOCK_NOT_ALLOCATED, BLOCK_SHARED, CHECKPOINT, DATA_CHECKSUM,
+    DEVICE_TOO_SMALL, FREE_COUNT, GROUP_FREE_COUNT, LOG_DAMAGED, LOG_ENTRY, LOG_ORDER, ROOT_ITEM,
+    ROOT_LINEAGE, ROOT_MISSING, SUPERBLOCK_COPY, SUPERBLOCK_FRONT, SUPERBLOCK_LOST,
+    SUPERBLOCK_MISMATCH, SUPERBLOCK_SLOT, TABLE_CHECKSUM, TABLE_ENTRY, TOO_MANY,
 };
 use cairnfs_check::{CheckOptions, Finding, Report, check};
 use cairnfs_fuse::mountinfo;
@@ -26,6 +26,9 @@ use crate::volume::{Access, Volume};
 const ERRORS_LEFT: u8 = 4;
 /// Exit code: the volume could not be checked.
 const OPERATIONAL: u8 = 8;
+
+/// Names of branches and snapshots that are shown where main cannot be read.
+const SHOWN: usize = 8;
 
 /// Damage of the record of free space.
 const OF_SPACE: [&str; 6] = [
@@ -166,15 +169,55 @@ fn has_one(report: &Report, codes: &[&str]) -> bool {
     report.findings.iter().any(|f| codes.contains(&f.code))
 }
 
-/// The option of an export that can open a damaged volume; `None` if there is none.
-fn opened_with(args: &Args, report: &Report) -> Option<&'static str> {
+/// What can be read of a damaged volume.
+#[derive(Default)]
+struct Saved {
+    /// How to save it, in lines; none if nothing can be read.
+    lines: Vec<String>,
+    /// Whether the newest state can be opened.
+    opens: bool,
+    /// Whether its files can be found from its root directory.
+    has_root: bool,
+}
+
+/// Finds out how an export can read a damaged volume.
+fn saved(args: &Args, report: &Report) -> Saved {
     let options = [
         ("", Access::Salvage),
         ("--no-recovery ", Access::Unrecovered),
     ];
-    let mut options = options.into_iter().skip(usize::from(log_is_lost(report)));
-    let opens = |access| Volume::try_open(&args.volume, access)?.root();
-    options.find_map(|(option, access)| opens(access).is_ok().then_some(option))
+    let mut saved = Saved::default();
+    let word_of_volume = word_of_path(&args.volume);
+    for (option, access) in options.into_iter().skip(usize::from(log_is_lost(report))) {
+        let Ok(volume) = Volume::try_open(&args.volume, access) else {
+            continue;
+        };
+        let export = format!("cairnfs export {option}{word_of_volume}");
+        saved.opens |= option.is_empty();
+        if volume.root().is_ok() {
+            saved.has_root = option.is_empty();
+            saved.lines.extend([
+                format!("Save what can be read with: {export} DIR"),
+                format!("or, of a branch or snapshot: {export}@NAME DIR"),
+            ]);
+            break;
+        }
+        let roots = volume.fs().roots().into_iter().filter_map(|root| root.name);
+        let reads = |name: &String| {
+            let tree = volume.at(Some(name), access);
+            tree.is_ok_and(|tree| tree.root().is_ok())
+        };
+        let names = roots.filter(reads).take(SHOWN);
+        let lines = names.map(|name| {
+            format!(
+                "Save {} with: {export}@{} DIR",
+                show_bytes(name.as_bytes()),
+                word(&name)
+            )
+        });
+        saved.lines.extend(lines);
+    }
+    saved
 }
 
 /// A note if only one of the two superblock slots is valid; one is enough.
@@ -232,27 +275,28 @@ fn print_report(args: &Args, report: &Report) -> io::Result<()> {
         n => {
             let errors = counted(n as u64, "error", "errors");
             writeln!(out, "{volume}: {errors}, nothing was repaired; {holds}")?;
-            let Some(option) = opened_with(args, report) else {
-                return writeln!(
-                    out,
+            let mut saved = saved(args, report);
+            let ends = match saved.opens {
+                true => ends_of_damage(report, &word_of_path(&args.volume), saved.has_root),
+                false => Vec::new(),
+            };
+            saved.lines.extend(ends);
+            if saved.lines.is_empty() {
+                saved.lines.push(
                     "Nothing of it can be opened, so nothing can be exported: fetch it again if it was cut \
                      off on its way, or restore it from a backup (cairnfs restore-from)"
+                        .to_owned(),
                 );
-            };
-            let volume = word_of_path(&args.volume);
-            writeln!(
-                out,
-                "Save what can be read with: cairnfs export {option}{volume} DIR\n\
-                 or, of a branch or snapshot: cairnfs export {option}{volume}@NAME DIR"
-            )?;
-            let lines = ends_of_damage(report, &volume);
-            lines.iter().try_for_each(|line| writeln!(out, "{line}"))
+            }
+            let mut lines = saved.lines.iter();
+            lines.try_for_each(|line| writeln!(out, "{line}"))
         }
     }
 }
 
-/// What ends the damage once everything was saved: a line for each kind that there is.
-fn ends_of_damage(report: &Report, volume: &str) -> Vec<String> {
+/// What ends the damage of a volume that can be opened, once everything was saved: a line for each kind
+/// that there is.
+fn ends_of_damage(report: &Report, volume: &str, has_root: bool) -> Vec<String> {
     // Such a volume is not opened for writing, and nothing in it can be mended.
     if log_is_lost(report) || has_one(report, &[LOG_DAMAGED, LOG_ORDER]) {
         return Vec::new();
@@ -265,14 +309,29 @@ fn ends_of_damage(report: &Report, volume: &str) -> Vec<String> {
         ];
     }
     let mut lines = Vec::new();
-    let of_index = |finding: &&Finding| {
+    let has_frozen = report.findings.iter().any(|f| f.frozen.is_some());
+    let of_index = |finding: &Finding| {
         let code = finding.code;
-        !OF_VOLUME.contains(&code) && code != DATA_CHECKSUM && code != TOO_MANY
+        let others = [DATA_CHECKSUM, TOO_MANY];
+        // What a branch inherits from a damaged snapshot is not damaged itself.
+        let follows = code == BLOCK_SHARED && has_frozen;
+        finding.frozen.is_none()
+            && !follows
+            && !OF_VOLUME.contains(&code)
+            && !others.contains(&code)
     };
-    if report.findings.iter().any(|finding| of_index(&finding)) {
-        lines.push(format!(
-            "Then remove what is damaged in the index of branches: cairnfs rm --damaged {volume}"
-        ));
+    if report.findings.iter().any(of_index) {
+        // Without its top node nothing of a branch is found.
+        match (has_root, report.stats.files + report.stats.directories) {
+            (true, _) => lines.push(format!(
+                "Then remove what is damaged in the index of branches: cairnfs rm --damaged {volume}"
+            )),
+            (false, 0) => {}
+            (false, _) => lines.push(format!(
+                "No path leads to what is left of main: copy the volume, and have its files moved to \
+                 /lost+found: cairnfs rm --damaged {volume}"
+            )),
+        }
     }
     if has_one(report, &[DATA_CHECKSUM]) {
         lines.push(

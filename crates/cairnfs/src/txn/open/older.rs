@@ -1,10 +1,11 @@
-//! The state before the newest one, where the list of all trees is lost.
+//! The state before the newest one, where the list of all trees is lost, or the top node of main.
 //!
 //! A merge writes new nodes beside the old ones, and the superblock before the newest stays in its
-//! slot. So the old list is there until its units were used again, and every pointer has the checksum
-//! of its node: what was overwritten is found out. Its log is not replayed, because the tail has left
-//! the records behind. Only an opening without recovery reads it; any other one looks whether it could
-//! be read, and says so.
+//! slot. So the old nodes are there until their units were used again, and every pointer has the
+//! checksum of its node: what was overwritten is found out. The log is not replayed, because its tail
+//! has left the records behind. Only an opening without recovery reads that state. Any other one fails
+//! without a list, and says whether there is an older one; without the top of main it reads the other
+//! trees.
 
 use std::sync::Arc;
 
@@ -42,7 +43,8 @@ pub(super) fn no_roots(error: Error) -> Error {
 }
 
 impl Core {
-    /// Opens the newest state; without recovery, the one before if the list of its trees is lost.
+    /// Opens the newest state; without recovery, the one before if the list of its trees or the top of
+    /// main is lost.
     pub(super) fn open_newest(
         storage: Arc<Storage>,
         identity: Identity,
@@ -50,19 +52,8 @@ impl Core {
     ) -> Result<Self> {
         match Self::open_found(storage.clone(), identity, mode) {
             Err(Error::Corrupt(damage)) if damage.what == LIST => {
-                let older = identity.before();
-                let older = older.and_then(|before| Self::open_before(storage, before, mode));
-                match older {
-                    Some(mut core) if !mode.recovery => {
-                        let older = OlderState {
-                            damage: *damage,
-                            generation: core.superblocks.newest().generation.get(),
-                            changed: core.last_change(),
-                        };
-                        tracing::warn!("the state before the newest is read: {}", older.damage);
-                        core.older = Some(older);
-                        Ok(core)
-                    }
+                match Self::open_before(storage, identity, mode) {
+                    Some(core) if !mode.recovery => Ok(core.instead_of(*damage)),
                     Some(_) => Err(Error::Corrupt(Box::new(Corruption {
                         what: NEWEST_LIST,
                         ..*damage
@@ -70,12 +61,48 @@ impl Core {
                     None => Err(Error::Corrupt(damage)),
                 }
             }
+            Ok(newest) if !mode.recovery => match newest.damage_of_main() {
+                Some(damage) => Ok(Self::open_before(storage, identity, mode)
+                    .map_or(newest, |core| core.instead_of(damage))),
+                None => Ok(newest),
+            },
             opened => opened,
         }
     }
 
+    /// The same, as what is read for a state of which this is damaged.
+    fn instead_of(mut self, damage: Corruption) -> Self {
+        tracing::warn!("the state before the newest is read: {damage}");
+        self.older = Some(OlderState {
+            damage,
+            generation: self.superblocks.newest().generation.get(),
+            changed: self.last_change(),
+        });
+        self
+    }
+
+    /// The damage of the top node of main, without which none of its files is found.
+    fn damage_of_main(&self) -> Option<Corruption> {
+        let root = self.roots.merged(self.main_root())?;
+        let (tree, first) = (tree_of(&root.tree), Key::first_of(0));
+        let mut damage = None;
+        let scanned = self
+            .index
+            .scan_readable(&tree, (&first, &first), &mut |found| {
+                if let Found::Unread(unread) = found
+                    && unread.node.is_some_and(|ptr| ptr.block == tree.ptr.block)
+                    && let Error::Corrupt(why) = unread.error
+                {
+                    damage = Some(*why);
+                }
+                Ok(false)
+            });
+        scanned.ok().and(damage)
+    }
+
     /// The state before the newest, if its root directory can be read.
-    fn open_before(storage: Arc<Storage>, before: Identity, mode: OpenMode) -> Option<Self> {
+    fn open_before(storage: Arc<Storage>, newest: Identity, mode: OpenMode) -> Option<Self> {
+        let before = newest.before()?;
         let reading = OpenMode {
             read_only: true,
             recovery: false,
