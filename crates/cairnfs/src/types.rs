@@ -616,8 +616,8 @@ pub struct RemovedDamage {
     pub losses: Vec<(String, Loss)>,
     /// Blocks that are free now.
     pub freed: u64,
-    /// Roots that are damaged, and stay so because they never change: snapshots, and states without
-    /// a name that branches have in common.
+    /// Roots that are damaged, and stay so: snapshots, and states without a name that branches have in
+    /// common, which never change, and branches without their top node, of which nothing is found.
     pub still_damaged: Vec<(String, Corruption)>,
 }
 

@@ -215,7 +215,10 @@ fn saved(args: &Args, report: &Report) -> Saved {
                 word(&name)
             )
         });
-        saved.lines.extend(lines);
+        let lines: Vec<String> = lines.collect();
+        if saved.lines.is_empty() {
+            saved.lines = lines;
+        }
     }
     saved
 }
@@ -308,6 +311,14 @@ fn ends_of_damage(report: &Report, volume: &str, has_root: bool) -> Vec<String> 
                 .to_owned(),
         ];
     }
+    let has_main = has_root || report.stats.files + report.stats.directories > 0;
+    if !has_main {
+        return vec![
+            "Then make a new volume of it, or restore a backup (cairnfs restore-from): without its \
+             top node nothing of main is found"
+                .to_owned(),
+        ];
+    }
     let mut lines = Vec::new();
     let has_frozen = report.findings.iter().any(|f| f.frozen.is_some());
     let of_index = |finding: &Finding| {
@@ -321,17 +332,15 @@ fn ends_of_damage(report: &Report, volume: &str, has_root: bool) -> Vec<String> 
             && !others.contains(&code)
     };
     if report.findings.iter().any(of_index) {
-        // Without its top node nothing of a branch is found.
-        match (has_root, report.stats.files + report.stats.directories) {
-            (true, _) => lines.push(format!(
+        lines.push(match has_root {
+            true => format!(
                 "Then remove what is damaged in the index of branches: cairnfs rm --damaged {volume}"
-            )),
-            (false, 0) => {}
-            (false, _) => lines.push(format!(
+            ),
+            false => format!(
                 "No path leads to what is left of main: copy the volume, and have its files moved to \
                  /lost+found: cairnfs rm --damaged {volume}"
-            )),
-        }
+            ),
+        });
     }
     if has_one(report, &[DATA_CHECKSUM]) {
         lines.push(

@@ -9,6 +9,7 @@ use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
+use cairnfs::fs::FileSystem;
 use cairnfs_fuse::apart::Apart;
 use cairnfs_fuse::{MountOptions, Sessions, status};
 
@@ -20,8 +21,9 @@ use crate::cmd::sync;
 use crate::failure::shown;
 use crate::handover::desk::{Clerk, Desk};
 use crate::notify;
-use crate::output::{word, word_of_path};
+use crate::output::{utc_time, word, word_of_path};
 use crate::syslog::Syslog;
+use crate::volume::unknown_space;
 
 /// Opens the volume, serves its mounts until the last one has ended, and closes it.
 pub(super) fn serve(
@@ -50,6 +52,7 @@ pub(super) fn serve(
         }
         other => other?,
     };
+    warn_of_damage(&fs);
     let open = Arc::new(OpenVolume::new(fs));
     let mut desk = None;
     let served = serve_all(args, volume, dir, (&open, options), &mut desk);
@@ -74,6 +77,22 @@ pub(super) fn serve(
         tracing::error!("{last_words}");
     }
     Err(failed(last_words))
+}
+
+/// Says what of the volume is not as it should be, although it can be read.
+fn warn_of_damage(fs: &FileSystem) {
+    let info = fs.info();
+    if let Some(damage) = &info.space {
+        say!("cairnfs mount: warning: {}", unknown_space(damage));
+    }
+    if let Some(older) = &info.older {
+        let changed = older.changed.map_or("unknown".to_owned(), utc_time);
+        say!(
+            "cairnfs mount: warning: the newest state is lost ({}): this is the one before, whose \
+             newest file changed at {changed}; everything later is missing",
+            older.damage
+        );
+    }
 }
 
 /// Serves the first mount, and those that commands hand over at `desk`, until the last one has ended.

@@ -49,6 +49,7 @@ pub fn remove(at: &VolumePath) -> Result<(), Failure> {
         };
         lines.push(text(loss, &shown_at));
     }
+    let roots = fs.roots();
     fs.close().explain(shown(path))?;
     lines.push(format!(
         "{}: {} removed, {} freed",
@@ -60,6 +61,10 @@ pub fn remove(at: &VolumePath) -> Result<(), Failure> {
     let mut written = lines.iter().map(|line| writeln!(out, "{line}"));
     let written = written.try_for_each(|line| line);
     written.map_err(|e| Failure::new("standard output", io_text(&e)))?;
+    let is_branch = |name: &str| {
+        let mut named = roots.iter().filter(|root| root.writable);
+        named.any(|root| root.name.as_deref() == Some(name))
+    };
     let mut left = removed.still_damaged.iter().map(|(name, damage)| {
         let volume = word_of_path(path);
         let (what, next) = match name.as_str() {
@@ -68,6 +73,13 @@ pub fn remove(at: &VolumePath) -> Result<(), Failure> {
                 format!(
                     "it goes when all but one of the snapshots and branches that were forked from \
                      it are dropped; to see them: cairnfs log {volume}"
+                ),
+            ),
+            name if is_branch(name) => (
+                place(path, Some(name), b""),
+                format!(
+                    "dropping it ends the damage: cairnfs drop --wait {volume} {}",
+                    word(name)
                 ),
             ),
             name => (
@@ -79,7 +91,10 @@ pub fn remove(at: &VolumePath) -> Result<(), Failure> {
                 ),
             ),
         };
-        let why = format!("stays damaged, because it never changes: {damage}");
+        let why = match is_branch(name) {
+            true => format!("nothing of it can be found: {damage}"),
+            false => format!("stays damaged, because it never changes: {damage}"),
+        };
         Failure::new(what, why).hint(next)
     });
     let last = left.next_back();
