@@ -23,6 +23,9 @@ pub struct Finding {
     /// A path of that inode from the root, or "..." and the end of a long one; none if no entry
     /// leads to it.
     pub path: Option<Vec<u8>>,
+    /// The name of the snapshot that the finding is about; empty for a state without a name that
+    /// branches have in common. None if it is about the files of a branch, or about the volume.
+    pub frozen: Option<String>,
 }
 
 impl Finding {
@@ -33,6 +36,7 @@ impl Finding {
             block: None,
             ino: None,
             path: None,
+            frozen: None,
         }
     }
 
@@ -136,6 +140,8 @@ pub(crate) struct Ledger<'p> {
     dropped: u64,
     /// The snapshot that the findings are about.
     snapshot: Option<String>,
+    /// Its name, if it is frozen.
+    frozen: Option<String>,
     progress: &'p mut dyn FnMut(Progress),
 }
 
@@ -145,6 +151,7 @@ impl<'p> Ledger<'p> {
             report: Report::default(),
             dropped: 0,
             snapshot: None,
+            frozen: None,
             progress,
         }
     }
@@ -153,6 +160,7 @@ impl<'p> Ledger<'p> {
         if let Some(snapshot) = &self.snapshot {
             finding.message = format!("{snapshot}: {}", finding.message);
         }
+        finding.frozen = self.frozen.clone();
         if self.report.findings.len() < MAX_FINDINGS {
             self.report.findings.push(finding);
         } else {
@@ -160,17 +168,23 @@ impl<'p> Ledger<'p> {
         }
     }
 
-    /// The findings from now on are about a snapshot.
-    pub(crate) fn begin_snapshot(&mut self, id: u32, name: &str) {
+    /// The findings from now on are about a snapshot, or about a branch other than main.
+    pub(crate) fn begin_root(&mut self, id: u32, name: &str, is_frozen: bool) {
+        let what = match is_frozen {
+            true => "snapshot",
+            false => "branch",
+        };
         self.snapshot = Some(match name {
-            "" => format!("snapshot {id}"),
-            name => format!("snapshot {name:?}"),
+            "" => format!("{what} {id}"),
+            name => format!("{what} {name:?}"),
         });
+        self.frozen = is_frozen.then(|| name.to_owned());
     }
 
     /// The findings from now on are about the files again, or about the volume.
-    pub(crate) fn end_snapshot(&mut self) {
+    pub(crate) fn end_root(&mut self) {
         self.snapshot = None;
+        self.frozen = None;
     }
 
     pub(crate) fn findings(&self) -> &[Finding] {

@@ -90,14 +90,15 @@ impl<'v, 'd> Roots<'v, 'd> {
                 RootState::Frozen | RootState::Dropping => log.of_frozen(checked.root.boundary),
             };
             let first = ledger.findings().len();
-            ledger.begin_snapshot(id, &checked.root.name);
+            let is_frozen = checked.root.state != RootState::Head;
+            ledger.begin_root(id, &checked.root.name, is_frozen);
             let (walker, claims) = (&mut self.walker, &mut self.claims);
             let links = check_root(self.volume, &replay, &checked, (walker, claims), ledger)?;
             if contents {
                 data::check(self.volume, &replay, &checked, ledger)?;
             }
             paths::name(self.volume, &replay, &checked, &links, first, ledger)?;
-            ledger.end_snapshot();
+            ledger.end_root();
         }
         // The counts are those of the files of the main root.
         let verified = ledger.stats().verified_blocks;

@@ -7,6 +7,7 @@ use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
 use cairnfs_daemon::failure::{AnyError, show_bytes};
+pub use cairnfs_daemon::times::utc_time;
 use cairnfs_disk::types::{FileKind, Time};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use jiff::tz::TimeZone;
@@ -129,15 +130,6 @@ fn local(time: Time, zone: &TimeZone, format: &str) -> String {
     match jiff::Timestamp::new(time.secs, time.nanos.try_into().unwrap_or(0)) {
         Ok(stamp) => stamp.to_zoned(zone.clone()).strftime(format).to_string(),
         Err(_) => format!("@{}", time.secs),
-    }
-}
-
-/// A time for programs: RFC 3339 in UTC with nanoseconds, or `@` and seconds since the epoch if
-/// the year does not have four digits.
-pub fn utc_time(time: Time) -> String {
-    match jiff::Timestamp::new(time.secs, time.nanos.try_into().unwrap_or(0)) {
-        Ok(stamp) => stamp.strftime("%Y-%m-%dT%H:%M:%S.%9fZ").to_string(),
-        Err(_) => format!("@{}.{:09}", time.secs, time.nanos),
     }
 }
 

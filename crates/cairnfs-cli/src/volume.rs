@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use cairnfs::Error;
 use cairnfs::fs::{FileSystem, Options};
+use cairnfs_daemon::damage::unknown_space;
 use cairnfs_daemon::failure::{Explain, Failure, shown};
 use cairnfs_daemon::reference::open_in;
 use cairnfs_disk::format::ROOT_INO;
@@ -151,8 +152,12 @@ impl Volume {
             ..Options::default()
         };
         let fs = FileSystem::open(path, &options)?;
-        if let Some(front) = fs.info().front {
+        let info = fs.info();
+        if let Some(front) = info.front {
             say!("cairnfs: {}: {front}", shown(path));
+        }
+        if let Some(damage) = &info.space {
+            say!("cairnfs: {}: {}", shown(path), unknown_space(damage));
         }
         Ok(Self {
             fs,

@@ -48,6 +48,8 @@ mod salvage;
 mod trees;
 #[path = "offline/typed.rs"]
 mod typed;
+#[path = "offline/ways_out.rs"]
+mod ways_out;
 #[path = "offline/words.rs"]
 mod words;
 

@@ -11,7 +11,7 @@ use cairnfs::fs::FileSystem;
 use cairnfs_fuse::adapter::Adapter;
 use cairnfs_fuse::mounted::Mounted;
 use cairnfs_fuse::ops::Ops;
-use cairnfs_fuse::sessions::{NewMount, NotAdded, Watcher};
+use cairnfs_fuse::sessions::{Held, NewMount, NotAdded, Watcher};
 use cairnfs_fuse::{MountOptions, ServeError, Sessions, Transport, mountinfo, session};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -58,6 +58,10 @@ pub(crate) struct House {
 /// A tree that may be mounted.
 pub(crate) struct Permit {
     root: Arc<FileSystem>,
+    /// The name of the branch, if its files can change.
+    branch: Option<String>,
+    /// The options that were asked for, with the reference of the tree.
+    asked: MountOptions,
     options: MountOptions,
     /// The tree's number if it may have one mount only.
     sole: Option<u64>,
@@ -169,10 +173,28 @@ impl House {
         let sole = sole(&root);
         self.sessions.check(sole).map_err(|why| self.refusal(why))?;
         Ok(Permit {
+            branch: branch_of(&root),
             root,
+            asked: options,
             options: opened,
             sole,
         })
+    }
+
+    /// The tree that the reference of a permit means now, and means until the result is dropped. A
+    /// publish or a restore may have moved its name since the permit was given.
+    fn settled(&self, mut permit: Permit) -> Result<(Permit, Option<Held>), Failure> {
+        loop {
+            let held = permit.branch.as_ref().map(|name| self.sessions.hold(name));
+            let opened = opening::open_root(&self.open.get(), &self.volume, &permit.asked)?;
+            (permit.root, permit.options) = opened;
+            permit.sole = sole(&permit.root);
+            let branch = branch_of(&permit.root);
+            if branch == permit.branch {
+                return Ok((permit, held));
+            }
+            permit.branch = branch;
+        }
     }
 
     /// What a command is told. Of a volume that is being closed anything may fail, so that is no reason.
@@ -237,6 +259,9 @@ impl Clerk for House {
         if arrived.map_err(|e| wrong(e.into()))? == 0 {
             return Err(wrong(std::io::ErrorKind::TimedOut.into()));
         }
+        let settled = self.settled(permit);
+        let refused = |Failure(_, text)| self.answer(NotPermitted::Refused(text));
+        let (permit, held) = settled.map_err(refused)?;
         let new = NewMount {
             mounted: Mounted::by_another(&made.dir, &made.device, self.sessions.apart())
                 .map_err(wrong)?,
@@ -245,6 +270,7 @@ impl Clerk for House {
         };
         let adapter = self.adapter(permit.root, &permit.options);
         let added = self.sessions.add(adapter, new, &permit.options);
+        drop(held);
         added.map_err(|why| self.answer(self.refusal(why)))?;
         self.keep_snapshots(&made.device, &permit.options);
         let source = permit.options.source.map(PathBuf::from);
@@ -279,6 +305,12 @@ impl Clerk for House {
         let command = (self.commands)(wanted.verb, wanted.manner);
         working::perform(&open, (command, wanted.mount), caller, begin)
     }
+}
+
+/// The name of a tree whose files can change.
+fn branch_of(root: &FileSystem) -> Option<String> {
+    let info = root.root_info().filter(|_| !root.is_read_only())?;
+    info.name
 }
 
 /// The number of a tree whose files can change.
@@ -335,6 +367,7 @@ fn is_other<T: PartialEq>(first: &Option<T>, wanted: &Option<T>) -> bool {
 #[cfg(test)]
 mod tests {
     use std::os::unix::net::UnixStream;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     use cairnfs::fs::{MakeOptions, Options, make_device};
     use cairnfs_disk::device::MemoryDevice;
@@ -391,6 +424,49 @@ mod tests {
         };
         let ran = house.run(run, caller, &mut || begun = true);
         assert_eq!((ran, begun), (Err(Answer::Closing), false));
+    }
+
+    /// A restore between the answer to a command and its mount: the tree of the permit has lost its name.
+    #[test]
+    fn a_mount_is_of_the_tree_that_has_the_name_when_it_is_made() {
+        let device = Arc::new(MemoryDevice::new(64 << 20));
+        make_device(&*device, &MakeOptions::default(), &mut |_, _| {}).unwrap();
+        let fs = FileSystem::open_device(device, &Options::default()).unwrap();
+        let library = cairnfs::Volume::from(Arc::clone(&fs));
+        library.snapshot("before").unwrap();
+        fs.branch("b").unwrap();
+        let open = Arc::new(OpenVolume::new(Arc::clone(&fs)));
+        let sessions = Arc::new(Sessions::default());
+        let first = (&MountOptions::default(), (|_, _| None) as Commands);
+        let house = House::new(open, Path::new("v"), first, &sessions);
+        for (list, branch) in [("branch=b", "b"), ("ro,branch=b", "b"), ("", "main")] {
+            let wanted = Wanted {
+                lists: vec![list.into()],
+                by_mount8: false,
+                sloppy: false,
+            };
+            let (permit, _) = house.permit(&wanted).unwrap();
+            let (restored, _) =
+                sessions.replacing(branch, || library.restore("before", branch, &[]));
+            restored.unwrap();
+            let named = fs.open_named(branch).unwrap().root_id();
+            assert_ne!(permit.root.root_id(), named, "{list}");
+            let (permit, held) = house.settled(permit).map_err(|f| f.1).unwrap();
+            assert_eq!(permit.root.root_id(), named, "{list}");
+            assert_eq!(permit.sole, Some(named.into()), "{list}");
+            // Nothing else gets the name before the mount is made.
+            let again = Arc::clone(&sessions);
+            let made = Arc::new(AtomicBool::new(false));
+            let seen = Arc::clone(&made);
+            let name = branch.to_owned();
+            let change = move || again.replacing(&name, || seen.load(Ordering::SeqCst)).0;
+            let change = std::thread::spawn(change);
+            made.store(true, Ordering::SeqCst);
+            drop(held);
+            assert!(change.join().unwrap(), "{list}");
+        }
+        drop(house);
+        fs.close().unwrap();
     }
 
     #[test]

@@ -174,7 +174,31 @@ pub fn hint_for(error: &cairnfs::Error) -> Option<&'static str> {
             "nothing was changed; to save what is before the damage, and to see what is lost: \
              cairnfs export VOLUME DIR, then make a new volume",
         ),
-        E::Corrupt(damage) if matches!(damage.what, "log record" | "superblock") => {
+        E::Corrupt(damage)
+            if matches!(
+                damage.what,
+                "group table checksum" | "group table" | "group bitmap checksum" | "group bitmap"
+            ) =>
+        {
+            Some(
+                "no file was changed, and all can be read: save them with \
+                 cairnfs export VOLUME DIR, or cairnfs mount -o ro, then make a new volume",
+            )
+        }
+        E::Corrupt(damage) if damage.what == "newest list of branches" => Some(
+            "an older state is left, that of the merge before the last one: to save it, \
+             cairnfs export --no-recovery VOLUME DIR; a backup may be newer: cairnfs restore-from",
+        ),
+        E::Corrupt(damage) if damage.what == "list of branches" => Some(
+            "nothing of it can be found without that, and no older state is left: restore it from \
+             a backup (cairnfs restore-from)",
+        ),
+        E::Corrupt(damage)
+            if matches!(
+                damage.what,
+                "log record" | "superblock" | "space for the log's snapshots"
+            ) =>
+        {
             Some("to save what the last merge left: cairnfs export --no-recovery VOLUME DIR")
         }
         E::Io { .. } => {

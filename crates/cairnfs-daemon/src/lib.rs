@@ -12,6 +12,7 @@
 pub mod carrier;
 mod clerk;
 pub mod commands;
+pub mod damage;
 pub mod exit;
 pub mod failure;
 pub mod handover;
@@ -26,5 +27,6 @@ pub mod reference;
 pub mod serving;
 pub mod shell;
 mod syslog;
+pub mod times;
 mod working;
 pub mod writer;

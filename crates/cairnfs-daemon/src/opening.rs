@@ -78,11 +78,18 @@ pub(crate) fn open_root(
     options: &MountOptions,
 ) -> Result<(Arc<FileSystem>, MountOptions), Failure> {
     let mut options = options.clone();
-    let Some(reference) = options.branch.take() else {
-        return Ok((Arc::clone(fs), options));
+    let opened = |reference: &str| {
+        reference::open_in(fs, volume, reference).map_err(|f| failed(in_line(&f)))
     };
-    let (root, name) =
-        reference::open_in(fs, volume, &reference).map_err(|f| failed(in_line(&f)))?;
+    let Some(reference) = options.branch.take() else {
+        // The handle follows only after the name has gone to another tree.
+        let root = match fs.is_replaced() {
+            true => opened(MAIN_NAME)?.0,
+            false => Arc::clone(fs),
+        };
+        return Ok((root, options));
+    };
+    let (root, name) = opened(&reference)?;
     options.read_only |= root.is_read_only();
     options.source = options
         .source

@@ -10,7 +10,8 @@ use cairnfs::{Error, RootInfo};
 
 use crate::failure::{Failure, show_bytes, shown};
 
-/// Opens the branch or snapshot of a reference in an open volume; returns it with its name.
+/// Opens the branch or snapshot that a reference means now in an open volume; returns it with its name.
+/// One that is dropped meanwhile is looked for again.
 ///
 /// # Errors
 /// There is none, or it cannot be opened.
@@ -21,10 +22,19 @@ pub fn open_in(
 ) -> Result<(Arc<FileSystem>, String), Failure> {
     let failed = |e: Error| root_failure(path, reference, &e);
     let library = cairnfs::Volume::from(Arc::clone(fs));
-    let root = library.find_root(reference).map_err(failed)?;
-    let name = root.name.unwrap_or_default();
-    let opened = fs.open_named(&name).map_err(failed)?;
-    Ok((opened, name))
+    loop {
+        let root = library.find_root(reference).map_err(failed)?;
+        let still = || {
+            library
+                .find_root(reference)
+                .is_ok_and(|now| now.id == root.id)
+        };
+        match fs.open_root(root.id) {
+            Ok(opened) => return Ok((opened, root.name.unwrap_or_default())),
+            Err(error) if still() => return Err(failed(error)),
+            Err(_) => {}
+        }
+    }
 }
 
 /// The failure of a call on the root `reference`.

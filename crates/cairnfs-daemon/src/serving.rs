@@ -16,6 +16,7 @@ use cairnfs_fuse::{MountOptions, Sessions, status};
 use crate::carrier::{Carrier, Orders};
 use crate::clerk::House;
 use crate::commands::Commands;
+use crate::damage::unknown_space;
 use crate::exit::{Failure, failed};
 use crate::failure::shown;
 use crate::handover::desk::{Clerk, Desk};
@@ -24,6 +25,7 @@ use crate::opening;
 use crate::opening::OpenVolume;
 use crate::shell::{word, word_of_path};
 use crate::syslog::Syslog;
+use crate::times::utc_time;
 
 /// The daemon's message when the mount is live.
 pub const READY: &str = "ready";
@@ -84,6 +86,7 @@ pub fn serve(service: &Service<'_>) -> Result<(), Failure> {
         }
         other => other?,
     };
+    warn_of_damage(&fs);
     let open = Arc::new(OpenVolume::new(fs));
     let mut desk = None;
     let served = serve_all(service, &open, &mut desk);
@@ -108,6 +111,30 @@ pub fn serve(service: &Service<'_>) -> Result<(), Failure> {
         tracing::error!("{last_words}");
     }
     Err(failed(last_words))
+}
+
+/// Says what of the volume is not as it should be, although it can be read.
+fn warn_of_damage(fs: &FileSystem) {
+    let info = fs.info();
+    if let Some(damage) = &info.space {
+        say(&format!(
+            "cairnfs mount: warning: {}\n",
+            unknown_space(damage)
+        ));
+    }
+    if let Some(older) = &info.older {
+        let changed = older.changed.map_or("unknown".to_owned(), utc_time);
+        say(&format!(
+            "cairnfs mount: warning: the newest state is lost ({}): this is the one before, whose \
+             newest file changed at {changed}; everything later is missing\n",
+            older.damage
+        ));
+    }
+}
+
+/// Writes to standard error, which nobody may read any more: that is no failure.
+fn say(text: &str) {
+    let _ = io::stderr().write_all(text.as_bytes());
 }
 
 /// Serves the first mount, and those that commands hand over at `desk`, until the last one has ended.
@@ -208,7 +235,7 @@ fn announce(service: &Service<'_>) {
     if !service.detached {
         let text = format!("mounted {volume} on {dir}; Ctrl-C unmounts\n");
         // Nobody has to read it.
-        let _ = io::stderr().write_all(text.as_bytes());
+        say(&text);
         return;
     }
     if let Err(e) = leave_terminal() {

@@ -30,6 +30,8 @@ use crate::mounter;
 use crate::ops::Ops;
 use crate::options::MountOptions;
 
+pub use replacing::Held;
+
 /// Failure of a mount.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
@@ -167,6 +169,9 @@ struct State {
     begun: u64,
     /// Whether no session is added any more.
     closed: bool,
+    /// Names of branches that a new mount is about to serve, or that a call without a mount of them may
+    /// give to another tree.
+    held: Vec<String>,
     /// Number of commands that are performed.
     commands: usize,
     /// Whether they are not waited for.

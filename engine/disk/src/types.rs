@@ -443,6 +443,22 @@ pub struct VolumeInfo {
     pub features: [u64; 3],
     /// What was wrong with the front of the volume; none if it had a superblock.
     pub front: Option<LostFront>,
+    /// What is read instead of the newest state, if the top of its trees is lost.
+    pub older: Option<OlderState>,
+    /// Damage of the record of free space, of a volume that is only read and needs none.
+    pub space: Option<String>,
+}
+
+/// The state of the merge before the last one, which is read without the log where the top of the
+/// newest trees is lost.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OlderState {
+    /// What is damaged of the newest state.
+    pub damage: Corruption,
+    /// Generation of its superblock; that of the newest is the next one.
+    pub generation: u64,
+    /// The newest change of a file in it; `None` if it has none that can be read.
+    pub changed: Option<Time>,
 }
 
 /// The front of a volume as it was found, without any of its superblocks: a copy was used.
@@ -604,8 +620,8 @@ pub struct RemovedDamage {
     pub losses: Vec<(String, Loss)>,
     /// Blocks that are free now.
     pub freed: u64,
-    /// Roots that are damaged, and stay so because they never change: snapshots, and states without
-    /// a name that branches have in common.
+    /// Roots that are damaged, and stay so: snapshots, and states without a name that branches have in
+    /// common, which never change, and branches without their top node, of which nothing is found.
     pub still_damaged: Vec<(String, Corruption)>,
 }
 

@@ -322,6 +322,18 @@ impl Filled {
         }
     }
 
+    /// The number of files that hold `len` bytes. A file is made before it is written, so some of the calls
+    /// that are refused last leave a name without contents.
+    pub fn whole(&self, len: u64) -> usize {
+        let size = |name: &[u8]| {
+            let attr = self.fs.lookup(1, name).unwrap();
+            self.fs.forget(attr.ino, 1);
+            attr.size
+        };
+        let files = self.names.iter().filter(|(_, dir)| !dir);
+        files.filter(|(name, _)| size(name) == len).count()
+    }
+
     /// Removes everything, in any order and with every kind of call that removes.
     pub fn empty(&mut self) {
         let some = self.names.len() as u64 / 4 + 100;

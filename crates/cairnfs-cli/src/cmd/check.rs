@@ -1,14 +1,20 @@
 //! `cairnfs check`: checks a volume for damage, as fsck(8) does. Nothing is repaired.
 
+use std::collections::BTreeSet;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use cairnfs::Error;
-use cairnfs_check::codes::{LOG_DAMAGED, LOG_ENTRY, LOG_ORDER, SUPERBLOCK_LOST};
+use cairnfs_check::codes::{
+    BITMAP_CHECKSUM, BLOCK_NOT_ALLOCATED, BLOCK_SHARED, CHECKPOINT, DATA_CHECKSUM,
+    DEVICE_TOO_SMALL, FREE_COUNT, GROUP_FREE_COUNT, LOG_DAMAGED, LOG_ENTRY, LOG_ORDER, ROOT_ITEM,
+    ROOT_LINEAGE, ROOT_MISSING, SUPERBLOCK_COPY, SUPERBLOCK_FRONT, SUPERBLOCK_LOST,
+    SUPERBLOCK_MISMATCH, SUPERBLOCK_SLOT, TABLE_CHECKSUM, TABLE_ENTRY, TOO_MANY,
+};
 use cairnfs_check::{CheckOptions, Finding, Report, check};
 use cairnfs_daemon::failure::{AnyError, Failure, show_bytes, shown};
-use cairnfs_daemon::shell::word_of_path;
+use cairnfs_daemon::shell::{word, word_of_path};
 use cairnfs_disk::device::{Access as DeviceAccess, FileDevice};
 use cairnfs_fuse::mountinfo;
 use serde::Serialize;
@@ -22,14 +28,45 @@ const ERRORS_LEFT: u8 = 4;
 /// Exit code: the volume could not be checked.
 const OPERATIONAL: u8 = 8;
 
+/// Names of branches and snapshots that are shown where main cannot be read.
+const SHOWN: usize = 8;
+
+/// Damage of the record of free space.
+const OF_SPACE: [&str; 6] = [
+    TABLE_CHECKSUM,
+    TABLE_ENTRY,
+    BITMAP_CHECKSUM,
+    GROUP_FREE_COUNT,
+    FREE_COUNT,
+    BLOCK_NOT_ALLOCATED,
+];
+/// Damage outside of the trees of files, of the record of free space and of contents.
+const OF_VOLUME: [&str; 13] = [
+    DEVICE_TOO_SMALL,
+    SUPERBLOCK_SLOT,
+    SUPERBLOCK_MISMATCH,
+    SUPERBLOCK_FRONT,
+    SUPERBLOCK_COPY,
+    SUPERBLOCK_LOST,
+    CHECKPOINT,
+    LOG_DAMAGED,
+    LOG_ORDER,
+    LOG_ENTRY,
+    ROOT_MISSING,
+    ROOT_ITEM,
+    ROOT_LINEAGE,
+];
+
 const EXAMPLES: &str = "\
 Examples:
   cairnfs check disk.img           the structure, in proportion to the metadata
   cairnfs check --data disk.img    also the checksums of all contents
 
 The volume must not be in use. Nothing is changed or repaired: to save the
-readable part of a damaged volume, use `cairnfs export`; to remove what is
-damaged in its index, `cairnfs rm --damaged`.
+readable part of a damaged volume, use `cairnfs export`. What ends the damage is
+printed last: `cairnfs rm --damaged` removes what is damaged in the index of
+branches, `cairnfs drop` a damaged snapshot, and a file with damaged contents is
+written anew or removed.
 
 Exit codes, as in fsck(8): 0 no errors, 4 errors found and left, 8 the volume
 could not be checked, 16 usage.";
@@ -81,6 +118,8 @@ struct JsonFinding {
     block: Option<u64>,
     inode: Option<u64>,
     path: Option<String>,
+    /// The snapshot that has it; none for a branch, and for the volume as a whole.
+    snapshot: Option<String>,
 }
 
 /// Runs the command.
@@ -131,15 +170,58 @@ fn has_one(report: &Report, codes: &[&str]) -> bool {
     report.findings.iter().any(|f| codes.contains(&f.code))
 }
 
-/// The option of an export that can open a damaged volume; `None` if there is none.
-fn opened_with(args: &Args, report: &Report) -> Option<&'static str> {
+/// What can be read of a damaged volume.
+#[derive(Default)]
+struct Saved {
+    /// How to save it, in lines; none if nothing can be read.
+    lines: Vec<String>,
+    /// Whether the newest state can be opened.
+    opens: bool,
+    /// Whether its files can be found from its root directory.
+    has_root: bool,
+}
+
+/// Finds out how an export can read a damaged volume.
+fn saved(args: &Args, report: &Report) -> Saved {
     let options = [
         ("", Access::Salvage),
         ("--no-recovery ", Access::Unrecovered),
     ];
-    let mut options = options.into_iter().skip(usize::from(log_is_lost(report)));
-    let opens = |access| Volume::try_open(&args.volume, access)?.root();
-    options.find_map(|(option, access)| opens(access).is_ok().then_some(option))
+    let mut saved = Saved::default();
+    let word_of_volume = word_of_path(&args.volume);
+    for (option, access) in options.into_iter().skip(usize::from(log_is_lost(report))) {
+        let Ok(volume) = Volume::try_open(&args.volume, access) else {
+            continue;
+        };
+        let export = format!("cairnfs export {option}{word_of_volume}");
+        saved.opens |= option.is_empty();
+        if volume.root().is_ok() {
+            saved.has_root = option.is_empty();
+            saved.lines.extend([
+                format!("Save what can be read with: {export} DIR"),
+                format!("or, of a branch or snapshot: {export}@NAME DIR"),
+            ]);
+            break;
+        }
+        let roots = volume.fs().roots().into_iter().filter_map(|root| root.name);
+        let reads = |name: &String| {
+            let tree = volume.at(Some(name), access);
+            tree.is_ok_and(|tree| tree.root().is_ok())
+        };
+        let names = roots.filter(reads).take(SHOWN);
+        let lines = names.map(|name| {
+            format!(
+                "Save {} with: {export}@{} DIR",
+                show_bytes(name.as_bytes()),
+                word(&name)
+            )
+        });
+        let lines: Vec<String> = lines.collect();
+        if saved.lines.is_empty() {
+            saved.lines = lines;
+        }
+    }
+    saved
 }
 
 /// A note if only one of the two superblock slots is valid; one is enough.
@@ -157,6 +239,7 @@ fn json_finding(finding: Finding) -> JsonFinding {
         block: finding.block,
         inode: finding.ino,
         path: finding.path.map(|path| show_bytes(&path)),
+        snapshot: finding.frozen.filter(|name| !name.is_empty()),
     }
 }
 
@@ -196,27 +279,90 @@ fn print_report(args: &Args, report: &Report) -> io::Result<()> {
         n => {
             let errors = counted(n as u64, "error", "errors");
             writeln!(out, "{volume}: {errors}, nothing was repaired; {holds}")?;
-            let Some(option) = opened_with(args, report) else {
-                return writeln!(
-                    out,
+            let mut saved = saved(args, report);
+            let ends = match saved.opens {
+                true => ends_of_damage(report, &word_of_path(&args.volume), saved.has_root),
+                false => Vec::new(),
+            };
+            saved.lines.extend(ends);
+            if saved.lines.is_empty() {
+                saved.lines.push(
                     "Nothing of it can be opened, so nothing can be exported: fetch it again if it was cut \
                      off on its way, or restore it from a backup (cairnfs restore-from)"
+                        .to_owned(),
                 );
-            };
-            let volume = word_of_path(&args.volume);
-            writeln!(
-                out,
-                "Save what can be read with: cairnfs export {option}{volume} DIR\n\
-                 or, of a branch or snapshot: cairnfs export {option}{volume}@NAME DIR"
-            )?;
-            // A volume whose log is damaged is not opened for writing.
-            match log_is_lost(report) || has_one(report, &[LOG_DAMAGED, LOG_ORDER]) {
-                true => Ok(()),
-                false => writeln!(
-                    out,
-                    "Then remove what is damaged in the index: cairnfs rm --damaged {volume}"
-                ),
             }
+            let mut lines = saved.lines.iter();
+            lines.try_for_each(|line| writeln!(out, "{line}"))
         }
     }
+}
+
+/// What ends the damage of a volume that can be opened, once everything was saved: a line for each kind
+/// that there is.
+fn ends_of_damage(report: &Report, volume: &str, has_root: bool) -> Vec<String> {
+    // Such a volume is not opened for writing, and nothing in it can be mended.
+    if log_is_lost(report) || has_one(report, &[LOG_DAMAGED, LOG_ORDER]) {
+        return Vec::new();
+    }
+    if has_one(report, &OF_SPACE) {
+        return vec![
+            "Then make a new volume of it: a damaged record of free space cannot be mended, and \
+             only reading does not need it"
+                .to_owned(),
+        ];
+    }
+    let has_main = has_root || report.stats.files + report.stats.directories > 0;
+    if !has_main {
+        return vec![
+            "Then make a new volume of it, or restore a backup (cairnfs restore-from): without its \
+             top node nothing of main is found"
+                .to_owned(),
+        ];
+    }
+    let mut lines = Vec::new();
+    let has_frozen = report.findings.iter().any(|f| f.frozen.is_some());
+    let of_index = |finding: &Finding| {
+        let code = finding.code;
+        let others = [DATA_CHECKSUM, TOO_MANY];
+        // What a branch inherits from a damaged snapshot is not damaged itself.
+        let follows = code == BLOCK_SHARED && has_frozen;
+        finding.frozen.is_none()
+            && !follows
+            && !OF_VOLUME.contains(&code)
+            && !others.contains(&code)
+    };
+    if report.findings.iter().any(of_index) {
+        lines.push(match has_root {
+            true => format!(
+                "Then remove what is damaged in the index of branches: cairnfs rm --damaged {volume}"
+            ),
+            false => format!(
+                "No path leads to what is left of main: copy the volume, and have its files moved to \
+                 /lost+found: cairnfs rm --damaged {volume}"
+            ),
+        });
+    }
+    if has_one(report, &[DATA_CHECKSUM]) {
+        lines.push(
+            "Write each file whose contents are damaged anew, restore it from a snapshot or \
+             backup, or remove it (cairnfs rm)"
+                .to_owned(),
+        );
+    }
+    let frozen = report.findings.iter().filter_map(|f| f.frozen.as_deref());
+    let frozen: BTreeSet<&str> = frozen.collect();
+    lines.extend(frozen.into_iter().map(|name| match name {
+        "" => format!(
+            "A state that snapshots or branches have in common never changes: it is damaged until \
+             all but one of those are dropped (cairnfs log {volume})"
+        ),
+        name => format!(
+            "Snapshot {} never changes: it is damaged until it is dropped: cairnfs drop --wait \
+             {volume} {}",
+            show_bytes(name.as_bytes()),
+            word(name)
+        ),
+    }));
+    lines
 }

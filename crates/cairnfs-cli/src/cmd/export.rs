@@ -10,10 +10,11 @@ use std::process::ExitCode;
 
 use cairnfs::fs::Lost;
 use cairnfs_daemon::failure::{AnyError, Explain, Failure, shown};
+use cairnfs_disk::types::OlderState;
 
 use crate::cmd::import::finish;
 use crate::interrupt;
-use crate::output::Progress;
+use crate::output::{self, Progress};
 use crate::spec::VolumePath;
 use crate::tree::host_sink::HostSink;
 use crate::tree::packed::{Method, Packer};
@@ -46,7 +47,9 @@ unreadable ranges of a file are zeros in the copy (holes, where the target has
 them), and are reported with path and range, on standard error and under
 \"unreadable\" of --json. A failure is reported, and the export continues. With
 --no-recovery it does not need the log, nor the newer of the two superblocks;
-changes since the last merge are missing then.
+changes since the last merge are missing then. If the top of the newest trees is
+lost, the state of the merge before is exported, if that is left: the report says
+of which time it is.
 
 SIGINT, SIGTERM and SIGHUP end the export, and an incomplete archive or file is
 removed.
@@ -151,6 +154,8 @@ pub fn run(args: Args) -> Result<ExitCode, AnyError> {
     let volume = Volume::open(&place, access)?;
     let lost = volume.fs().lost_log().explain(volume.shown(b""))?;
     let lost = lost.map(|lost| LostPaths::of(&volume, &lost));
+    let older = volume.fs().info().older;
+    let older = older.map(|older| is_older(&volume, &older));
     let node = volume.find(&place.inside, LastLink::Follow);
     // It may be among what is lost.
     let node = node.inspect_err(|_| {
@@ -166,10 +171,9 @@ pub fn run(args: Args) -> Result<ExitCode, AnyError> {
     let mut source = VolumeSource::new(volume, 0, node, place.inside);
     let progress = Progress::bytes("exporting", 0, args.quiet || args.json);
     let mut copier = Copier::new(Keep::ALL, &progress);
-    if let Some(lost) = &lost {
-        lost.failures
-            .iter()
-            .for_each(|failure| copier.tell(failure));
+    let failures = lost.iter().flat_map(|lost| &lost.failures);
+    for failure in older.iter().chain(failures) {
+        copier.tell(failure);
     }
     match out {
         None => {
@@ -192,6 +196,28 @@ pub fn run(args: Args) -> Result<ExitCode, AnyError> {
     summary.lost = lost.map(|lost| lost.paths).unwrap_or_default();
     drop(progress);
     finish(&summary, "Exported", args.quiet, args.json, streams)
+}
+
+/// What is missing, because the newest state cannot be found.
+fn is_older(volume: &Volume, older: &OlderState) -> Failure {
+    let changed = match older.changed {
+        Some(time) => format!("its newest file changed at {}", output::utc_time(time)),
+        None => "no file of it can be read".to_owned(),
+    };
+    let OlderState {
+        damage, generation, ..
+    } = older;
+    Failure::new(
+        volume.shown(b""),
+        format_args!(
+            "the newest state (generation {}) is lost: {damage}",
+            generation + 1
+        ),
+    )
+    .hint(format_args!(
+        "what is exported is the state before (generation {generation}): {changed}, and everything \
+         later is missing; a backup may be newer (cairnfs restore-from)"
+    ))
 }
 
 /// What is lost with the damaged part of the log.

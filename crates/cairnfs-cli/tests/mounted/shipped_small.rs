@@ -260,5 +260,7 @@ fn a_prune_makes_space_in_a_store_that_has_none() {
     assert!(restored.contains(" 100 "), "{restored}");
     place.ok(&["backup", "check", "b"]);
     // Copies that went are put back.
-    place.ok(&["backup", "repair", "b"]);
+    let repaired = place.run(&["backup", "repair", "b"]);
+    assert_eq!(repaired.status.code(), Some(3), "contents were not read");
+    place.ok(&["backup", "check", "b"]);
 }

@@ -4,8 +4,9 @@
 //! The engine gives the branch's name to another root, and the old one refuses changes from then on.
 //! Operations that are refused so wait here until the mount has switched to the new tree, and are
 //! repeated there. Regular files stay with the old tree, also those that are equal in both: a program
-//! that has one open may act on what it read from other files of that tree. What else differs between both trees decides which inodes
-//! go on, and what the kernel is told to forget; see docs/internals/replacing.md.
+//! that has one open may act on what it read from other files of that tree. What else differs between
+//! both trees decides which inodes go on, and what the kernel is told to forget; see
+//! docs/internals/replacing.md.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;

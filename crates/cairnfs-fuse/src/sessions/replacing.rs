@@ -2,16 +2,50 @@
 //!
 //! The number of a session's tree follows the tree. Until it does, the root that has the name of the
 //! branch meanwhile counts as mounted, too, so that no other mount of it is added.
+//!
+//! A replacement of a branch without a mount, and the making of a mount of it, exclude each other by
+//! its name: a mount that was not entered yet when its tree was replaced would stay with that.
 
 use std::io;
 use std::sync::Arc;
 
 use cairnfs::Error;
 use cairnfs_transport::Asker;
+use parking_lot::MutexGuard;
 
-use super::{Live, Sessions};
+use super::{Live, Sessions, State};
 use crate::mounted::Mounted;
 use crate::ops::Ops;
+
+/// Holds the name of a branch: it goes to no other tree before this is dropped.
+pub struct Held {
+    sessions: Arc<Sessions>,
+    branch: String,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.sessions.let_go(&self.branch);
+    }
+}
+
+/// A branch without a mount, whose tree is being replaced.
+struct Unmounted<'a> {
+    sessions: &'a Sessions,
+    branch: &'a str,
+}
+
+impl Drop for Unmounted<'_> {
+    fn drop(&mut self) {
+        self.sessions.let_go(self.branch);
+    }
+}
+
+/// What is replaced.
+enum Begun<'a> {
+    Mounted(Replacing<'a>),
+    Unmounted(Unmounted<'a>),
+}
 
 /// A session whose tree is being replaced.
 struct Replacing<'a> {
@@ -51,25 +85,60 @@ impl Sessions {
     /// Besides the result of `change`: the mount stays with the tree of before, which can be read and
     /// refuses changes.
     pub fn replacing<R>(&self, branch: &str, change: impl FnOnce() -> R) -> (R, Result<(), Error>) {
-        let Some(replacing) = self.begin_replacing(branch) else {
-            return (change(), Ok(()));
+        let replacing = match self.begin_replacing(branch) {
+            Begun::Mounted(replacing) => replacing,
+            Begun::Unmounted(_held) => return (change(), Ok(())),
         };
         let is_free = |root| !self.has_other(replacing.number, u64::from(root));
         replacing.ops.replacing(change, is_free)
     }
 
-    fn begin_replacing(&self, branch: &str) -> Option<Replacing<'_>> {
+    /// Holds the name of a branch for a mount that is made of it: what has the name now has it until the
+    /// result is dropped. Waits for the end of a replacement. Must not be called in an event loop.
+    #[must_use]
+    pub fn hold(self: &Arc<Self>, branch: &str) -> Held {
+        let mut state = self.wait_for_name(branch);
+        state.held.push(branch.to_owned());
+        Held {
+            sessions: Arc::clone(self),
+            branch: branch.to_owned(),
+        }
+    }
+
+    /// The state when nobody holds the name of a branch.
+    fn wait_for_name(&self, branch: &str) -> MutexGuard<'_, State> {
         let mut state = self.state.lock();
         let is_replaced = |live: &Live| live.replaced.as_deref() == Some(branch);
-        while state.live.iter().any(is_replaced) {
+        while state.held.iter().any(|held| held == branch) || state.live.iter().any(is_replaced) {
             self.changed.wait(&mut state);
         }
+        state
+    }
+
+    fn let_go(&self, branch: &str) {
+        let mut state = self.state.lock();
+        if let Some(at) = state.held.iter().position(|held| held == branch) {
+            state.held.swap_remove(at);
+        }
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    fn begin_replacing<'a>(&'a self, branch: &'a str) -> Begun<'a> {
+        let mut state = self.wait_for_name(branch);
         let mut live = state.live.iter_mut();
-        let live = live.find(|live| live.is_of_branch(branch))?;
-        let (_, ops) = live.parts()?;
+        let live = live.find(|live| live.is_of_branch(branch));
+        let parts = live.and_then(|live| Some((live.parts()?.1, live)));
+        let Some((ops, live)) = parts else {
+            state.held.push(branch.to_owned());
+            return Begun::Unmounted(Unmounted {
+                sessions: self,
+                branch,
+            });
+        };
         live.replaced = Some(branch.to_owned());
         let (sessions, number) = (self, live.number);
-        Some(Replacing {
+        Begun::Mounted(Replacing {
             sessions,
             number,
             ops,

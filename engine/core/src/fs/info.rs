@@ -16,6 +16,8 @@ impl FileSystem {
         let used = self.core().journal().end().lsn - self.core().journal().ring().tail();
         info.log_used = used * BLOCK_SIZE as u64;
         info.front = self.core().front();
+        info.older = self.core().older().cloned();
+        info.space = self.core().space().unread().map(|error| error.to_string());
         info
     }
 
@@ -90,5 +92,7 @@ pub(super) fn volume_info(superblock: &Superblock) -> VolumeInfo {
             superblock.incompatible.get(),
         ],
         front: None,
+        older: None,
+        space: None,
     }
 }

@@ -55,7 +55,7 @@ impl FileSystem {
     /// the log may be merged.
     ///
     /// # Errors
-    /// As [`FileSystem::open_device`]; damage outside the trees of files, or of the top node of one;
+    /// As [`FileSystem::open_device`]; damage outside the trees of files, or of the top node of main;
     /// no space for the new nodes.
     pub fn remove_damage(device: Arc<dyn Device>, options: &Options) -> Result<RemovedDamage> {
         let alone = Options {

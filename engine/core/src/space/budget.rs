@@ -271,6 +271,17 @@ impl Budget {
         self.add(0, units);
     }
 
+    /// Takes away the free blocks and units of a group that counts as full from now on. What was
+    /// reserved of them is not found by the allocation.
+    pub fn lose(&self, blocks: u64, units: u64) {
+        let lost = |spare: Spare| Spare {
+            blocks: spare.blocks.saturating_sub(blocks),
+            units: spare.units.saturating_sub(units),
+        };
+        let _: Result<(), Short> = self.update(|spare| Ok((lost(spare), ())));
+        self.taken.fetch_add(blocks, Ordering::AcqRel);
+    }
+
     /// Blocks freed and blocks allocated since the volume was opened. Changes with every allocation
     /// and every release.
     pub fn moves(&self) -> (u64, u64) {

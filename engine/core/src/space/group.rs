@@ -32,6 +32,25 @@ pub(super) struct Maps {
     pub unit_hint: u32,
     /// The merge (`Space::epoch`) that set `unit_hint`.
     pub unit_epoch: u64,
+    /// The bitmap could not be read, and the group counts as full.
+    pub unread: bool,
+}
+
+impl Maps {
+    /// Those of a group whose bitmap on the device is `image`.
+    pub fn new(image: Bitmap) -> Self {
+        Self {
+            live: image.clone(),
+            image,
+            image_changed: false,
+            pinned: None,
+            data_hint: 0,
+            loose_hint: 0,
+            unit_hint: 0,
+            unit_epoch: u64::MAX,
+            unread: false,
+        }
+    }
 }
 
 /// The bitmaps of a group whose image has changed since it was pinned.

@@ -93,6 +93,9 @@ impl Space {
         self.check_run(run)?;
         for (index, bit, len) in parts(run) {
             let mut maps = self.lock(index)?;
+            if maps.unread {
+                continue;
+            }
             let wrong = if add {
                 maps.image
                     .first_used(bit, len)

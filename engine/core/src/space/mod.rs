@@ -27,6 +27,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 mod trim;
+mod unread;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -47,6 +48,7 @@ use host::Host;
 use image::Image;
 use pinned::Pinning;
 use trim::Trimming;
+use unread::Unread;
 
 pub use delayed::{Delayed, growth_units};
 pub use pinned::PinnedTable;
@@ -130,6 +132,7 @@ pub struct Space {
     id: u64,
     next_slot: AtomicUsize,
     trimming: Trimming,
+    unread: Unread,
     /// The group from which each slot allocates data.
     slots: [CachePadded<AtomicUsize>; SLOTS],
     /// The group from which nodes are allocated.
@@ -160,6 +163,18 @@ impl Space {
     pub fn open(device: Arc<dyn Device>, geometry: Geometry, state: TableState) -> Result<Self> {
         geometry.validate().map_err(Error::Invalid)?;
         let opened = table::read(&*device, &geometry, state)?;
+        let unread = Unread::default();
+        Ok(Self::with_table(device, geometry, state, opened, unread))
+    }
+
+    /// The free space of a table.
+    fn with_table(
+        device: Arc<dyn Device>,
+        geometry: Geometry,
+        state: TableState,
+        opened: Vec<GroupEntry>,
+        unread: Unread,
+    ) -> Self {
         let groups: Vec<Group> = (0..)
             .zip(&opened)
             .map(|(g, e)| Group::unread(Bounds::of(&geometry, g), e.free.get().into()))
@@ -168,7 +183,7 @@ impl Space {
         let floors = floors(&geometry);
         static IDS: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
         let count = groups.len();
-        Ok(Self {
+        Self {
             device,
             geometry,
             budget: Budget::new(state.free_blocks, units, floors),
@@ -182,6 +197,7 @@ impl Space {
             id: IDS.fetch_add(1, Ordering::Relaxed),
             next_slot: AtomicUsize::new(0),
             trimming: Trimming::default(),
+            unread,
             slots: std::array::from_fn(|slot| {
                 let apart = (count / SLOTS).max(1);
                 CachePadded::new(AtomicUsize::new(slot * apart % count.max(1)))
@@ -190,7 +206,7 @@ impl Space {
             epoch: AtomicU64::new(0),
             opened,
             groups,
-        })
+        }
     }
 
     /// Reserves `blocks` for data and `units` for nodes. Returns false if the volume, or for new
@@ -355,7 +371,14 @@ impl Space {
     /// Reads a group's bitmap; the caller holds its lock.
     fn read_maps(&self, index: usize, group: &Group) -> Result<Maps> {
         let entry = self.opened.get(index).copied().unwrap_or_default();
-        let image = group::read_bitmap(&*self.device, &self.geometry, index as u64, entry)?;
+        let read = group::read_bitmap(&*self.device, &self.geometry, index as u64, entry);
+        let image = match read {
+            Ok(image) => image,
+            Err(error) => {
+                self.unread.pass(error)?;
+                return Ok(self.full_maps(group));
+            }
+        };
         if !group.counted.load(Ordering::Acquire) {
             let exact = image.count_units();
             let bound = group.units.swap(exact, Ordering::AcqRel);
@@ -366,16 +389,7 @@ impl Space {
             group.counted.store(true, Ordering::Release);
             self.uncounted.fetch_sub(1, Ordering::AcqRel);
         }
-        Ok(Maps {
-            live: image.clone(),
-            image,
-            image_changed: false,
-            pinned: None,
-            data_hint: 0,
-            loose_hint: 0,
-            unit_hint: 0,
-            unit_epoch: u64::MAX,
-        })
+        Ok(Maps::new(image))
     }
 
     /// Counts the free units of one more group; false if all are counted. The bitmaps do not stay

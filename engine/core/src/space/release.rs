@@ -70,6 +70,9 @@ impl Space {
         let mut kept = Vec::new();
         let mut cleared = Vec::with_capacity(masks.len());
         let mut maps = self.lock(index)?;
+        if maps.unread {
+            return Ok(kept);
+        }
         for part in masks.iter() {
             let (live, image) = (maps.live.word(part.word), maps.image.word(part.word));
             let (free, referred) = (part.mask & !live, part.mask & image);

@@ -79,7 +79,7 @@ use cairnfs_disk::format::checksum::name_hash;
 use cairnfs_disk::format::geometry::Geometry;
 use cairnfs_disk::format::record::Entry;
 use cairnfs_disk::mechanism::Mechanism;
-use cairnfs_disk::types::{LostFront, Time};
+use cairnfs_disk::types::{LostFront, OlderState, Time};
 
 /// An open volume below the level of files: first the services that all parts share, then the
 /// owners of its state.
@@ -114,6 +114,8 @@ pub struct Core {
     lost: Option<LostLog>,
     /// What was wrong with the volume's front when it was opened.
     front: Option<LostFront>,
+    /// What is read instead of the newest state, if the top of its trees is lost.
+    older: Option<OlderState>,
 }
 
 impl Core {
@@ -211,6 +213,11 @@ impl Core {
     /// What was wrong with the volume's front when it was opened.
     pub fn front(&self) -> Option<LostFront> {
         self.front
+    }
+
+    /// What is read instead of the newest state, if the top of its trees is lost.
+    pub fn older(&self) -> Option<&OlderState> {
+        self.older.as_ref()
     }
 
     /// Reservations of log and space, and the sums of commits.

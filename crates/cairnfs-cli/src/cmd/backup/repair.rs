@@ -17,6 +17,8 @@ use crate::verbs::{self, Verb};
 
 /// Exit code: something stays damaged.
 pub const LEFT: u8 = 4;
+/// Exit code: what was looked at is sound, and contents were not read.
+const UNREAD: u8 = 3;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -32,12 +34,13 @@ backups go on.
 With --from all contents are read, and what is damaged or missing is stored again
 from the volume, mounted or not, where it has not been written since; then a
 moment is stored of what has changed, so that the newest one can be read wholly.
-Without it only objects, their sizes and indexes are looked at: contents are not
-read, and `cairnfs backup check` tells whether they are damaged.
+Without it only heads, the presence and sizes of objects, and indexes are looked
+at: contents are not read, and only `cairnfs backup check` tells whether they are
+damaged. So the exit code is not 0.
 
-Exit codes: 0 nothing is damaged any longer, as far as that was looked at; 4
-something stays damaged or was lost, 1 not repaired, 2 wrong arguments, 74 done,
-but what it found could not be printed.";
+Exit codes: 0 nothing is damaged any longer, with --from; 3 the same as far as that
+was looked at, contents were not read; 4 something stays damaged or was lost, 1 not
+repaired, 2 wrong arguments, 74 done, but what it found could not be printed.";
 
 /// Put back damaged heads, or go on without the moments that they had; store lost contents again
 #[derive(Debug, clap::Args)]
@@ -65,6 +68,8 @@ struct Json<'a> {
     head: Option<u64>,
     /// Moments that heads name.
     moments: u64,
+    /// Always false: whether contents are damaged is not known.
+    contents_read: bool,
     /// What of layers is missing or damaged, without their contents, which were not read.
     problems: &'a [String],
     damaged_moments: Vec<moments::Json>,
@@ -102,6 +107,7 @@ pub fn run(args: &Args) -> Result<ExitCode, AnyError> {
             unreachable: repaired.lost,
             head: repaired.head,
             moments: repaired.moments,
+            contents_read: false,
             problems: &report.problems,
             damaged_moments: moments::json(&report.damaged),
         }),
@@ -111,7 +117,7 @@ pub fn run(args: &Args) -> Result<ExitCode, AnyError> {
     })?;
     let is_sound = are_heads_sound && report.problems.is_empty();
     Ok(match is_sound {
-        true => ExitCode::SUCCESS,
+        true => ExitCode::from(UNREAD),
         false => ExitCode::from(LEFT),
     })
 }
@@ -148,11 +154,12 @@ fn tell_layers(args: &Args, catalogue: &Catalogue, report: &Report) -> io::Resul
     match report.problems.is_empty() {
         true => writeln!(
             out,
-            "Contents were not read: cairnfs backup check {url} tells whether all of these can be"
+            "Contents were not checked, so they may be damaged: cairnfs backup check {url} tells"
         ),
         false => writeln!(
             out,
-            "Contents were not read; what a volume still has is stored again with --from VOLUME"
+            "Contents were not checked (cairnfs backup check {url}); what a volume still has is \
+             stored again with --from VOLUME"
         ),
     }
 }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use cairnfs::fs::{FileSystem, Options, inspect};
 use cairnfs::{Error, Volume};
+use cairnfs_daemon::damage::unknown_space;
 use cairnfs_daemon::failure::{AnyError, Explain, show_bytes, shown};
 use cairnfs_daemon::shell;
 use cairnfs_disk::device::HostRoom;
@@ -186,10 +187,13 @@ fn state(path: &Path) -> State {
     match FileSystem::open(path, &options) {
         Ok(fs) => {
             let drops = drops(&fs);
+            let space = space(&fs.statfs());
+            let info = fs.info();
+            let failed = drops.as_ref().err().map(Error::to_string);
             State {
-                space: Some(space(&fs.statfs())),
-                log_used: Some(fs.info().log_used),
-                problem: drops.as_ref().err().map(Error::to_string),
+                space: Some(space),
+                log_used: Some(info.log_used),
+                problem: info.space.as_deref().map(unknown_space).or(failed),
                 being_dropped: drops.ok(),
                 backup: Backup::of_volume(&Volume::from(Arc::clone(&fs))),
                 ..State::default()

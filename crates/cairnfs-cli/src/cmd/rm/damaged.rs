@@ -7,6 +7,7 @@ use std::sync::Arc;
 use cairnfs::Loss;
 use cairnfs::fs::{FileSystem, Options};
 use cairnfs_daemon::failure::{Explain, Failure, io_text, shown};
+use cairnfs_daemon::shell::{word, word_of_path};
 use cairnfs_disk::device::{Access, FileDevice};
 use cairnfs_disk::format::BLOCK_SIZE;
 use cairnfs_disk::format::root::MAIN_NAME;
@@ -49,6 +50,7 @@ pub fn remove(at: &VolumePath) -> Result<(), Failure> {
         };
         lines.push(text(loss, &shown_at));
     }
+    let roots = fs.roots();
     fs.close().explain(shown(path))?;
     lines.push(format!(
         "{}: {} removed, {} freed",
@@ -60,20 +62,45 @@ pub fn remove(at: &VolumePath) -> Result<(), Failure> {
     let mut written = lines.iter().map(|line| writeln!(out, "{line}"));
     let written = written.try_for_each(|line| line);
     written.map_err(|e| Failure::new("standard output", io_text(&e)))?;
-    match removed.still_damaged.first() {
-        None => Ok(()),
-        Some((name, damage)) => {
-            let what = match name.is_empty() {
-                true => format!("{}: a state that branches have in common", shown(path)),
-                false => format!("{}@{name}", shown(path)),
-            };
-            Err(Failure::new(
-                what,
-                format!("stays damaged, because it never changes: {damage}"),
-            )
-            .hint("save what can be read of it: cairnfs export VOLUME@NAME DIR"))
-        }
-    }
+    let is_branch = |name: &str| {
+        let mut named = roots.iter().filter(|root| root.writable);
+        named.any(|root| root.name.as_deref() == Some(name))
+    };
+    let mut left = removed.still_damaged.iter().map(|(name, damage)| {
+        let volume = word_of_path(path);
+        let (what, next) = match name.as_str() {
+            "" => (
+                format!("{}: a state that branches have in common", shown(path)),
+                format!(
+                    "it goes when all but one of the snapshots and branches that were forked from \
+                     it are dropped; to see them: cairnfs log {volume}"
+                ),
+            ),
+            name if is_branch(name) => (
+                place(path, Some(name), b""),
+                format!(
+                    "dropping it ends the damage: cairnfs drop --wait {volume} {}",
+                    word(name)
+                ),
+            ),
+            name => (
+                place(path, Some(name), b""),
+                format!(
+                    "save what can be read of it: cairnfs export {volume}@{name} DIR; dropping it \
+                     then ends the damage: cairnfs drop --wait {volume} {}",
+                    word(name)
+                ),
+            ),
+        };
+        let why = match is_branch(name) {
+            true => format!("nothing of it can be found: {damage}"),
+            false => format!("stays damaged, because it never changes: {damage}"),
+        };
+        Failure::new(what, why).hint(next)
+    });
+    let last = left.next_back();
+    left.for_each(|failure| failure.tell());
+    last.map_or(Ok(()), Err)
 }
 
 /// A line about a loss.

@@ -115,7 +115,12 @@ impl Core {
         removed: &mut RemovedDamage,
     ) -> Result<()> {
         let old = tree_of(&root.tree);
-        let mut survey = Survey::of(self, old)?;
+        let mut survey = match Survey::of(self, old) {
+            // Nothing is found without its top node. It is reported with the frozen ones, and can go as
+            // a whole, except for main.
+            Err(Error::Corrupt(_)) if id != self.main_root() => return Ok(()),
+            survey => survey?,
+        };
         survey.repair()?;
         let found = survey.end();
         if found.edits.is_empty() {
@@ -192,7 +197,12 @@ impl Core {
     }
 
     /// Adds the blocks of a tree, except what is older than the birth `inherited`.
-    fn note_blocks(&self, tree: &Tree, inherited: u64, used: &mut BlockSet) -> Result<()> {
+    pub(in crate::txn) fn note_blocks(
+        &self,
+        tree: &Tree,
+        inherited: u64,
+        used: &mut BlockSet,
+    ) -> Result<()> {
         self.index.owned(tree, inherited, &mut |owned| {
             match owned {
                 Owned::Unit(block) => used.insert(BlockRun::new(block, NODE_BLOCKS)),

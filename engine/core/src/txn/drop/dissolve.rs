@@ -19,7 +19,13 @@ impl Core {
         self.merger.settled(self, || {
             let given_up = self.drops.watch.end();
             match self.roots.is_still(&walk.place) {
-                true => self.free_root(&walk.place, &walk.result(&given_up)),
+                true => {
+                    let alone = match walk.is_damaged() {
+                        true => self.of_no_other(&walk.place)?,
+                        false => walk.result(&given_up),
+                    };
+                    self.free_root(&walk.place, &alone)
+                }
                 false => Ok(Ok(())),
             }
         })

@@ -12,6 +12,7 @@
 //!
 //! Lock order: the turn of walks, then the lock of merges.
 
+mod damaged;
 mod dissolve;
 mod given_up;
 mod walk;
@@ -109,8 +110,8 @@ impl Core {
     /// Others wait for it no longer than for a superblock.
     ///
     /// # Errors
-    /// [`Error::NoSpace`]: it can be called again when there is more. Damage in the index, the
-    /// device's failure: both stop the volume.
+    /// [`Error::NoSpace`]: it can be called again when there is more. Damage outside the trees of
+    /// files, the device's failure: both stop the volume.
     pub fn drop_step(&self) -> Result<bool> {
         if self.read_only {
             return Ok(false);
@@ -126,9 +127,14 @@ impl Core {
         };
         let walk = turn.insert(walk);
         let moves = self.limits.step_keys.min(PIECE);
-        let last = walk
-            .piece(self, moves)
-            .inspect_err(|e| self.storage.fail(e.clone()))?;
+        let last = match walk.piece(self, moves) {
+            Err(Error::Corrupt(damage)) => {
+                tracing::warn!(%damage, "a tree of what was dropped, or of what was forked from it, is damaged");
+                walk.end_at_damage();
+                true
+            }
+            done => done.inspect_err(|e| self.storage.fail(e.clone()))?,
+        };
         if last && let Some(walk) = turn.take() {
             let dissolved = self.dissolve(&walk);
             self.heads.admit(walk.place.id);

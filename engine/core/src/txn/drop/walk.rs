@@ -41,6 +41,8 @@ pub(super) struct Walk {
     /// All keys before this one were compared.
     from: Option<Key>,
     found: Found,
+    /// Whether a tree cannot be compared, because it is damaged.
+    is_damaged: bool,
 }
 
 impl Walk {
@@ -50,7 +52,18 @@ impl Walk {
             place,
             from: None,
             found: Found::default(),
+            is_damaged: false,
         }
+    }
+
+    /// Ends a walk that damage is in the way of.
+    pub fn end_at_damage(&mut self) {
+        self.is_damaged = true;
+    }
+
+    /// Whether what it has found is not all, because of damage.
+    pub fn is_damaged(&self) -> bool {
+        self.is_damaged
     }
 
     /// Compares one more piece of about `moves` items and nodes. Returns whether it was the last one.

@@ -178,6 +178,16 @@ fn what_is_at_front(device: &dyn Device) -> Option<&'static str> {
 }
 
 impl Identity {
+    /// The state before, if a place has its superblock.
+    pub(super) fn before(&self) -> Option<Self> {
+        let before = self.before.filter(|s| s.uuid == self.superblock.uuid)?;
+        Some(Self {
+            superblock: before,
+            before: None,
+            ..*self
+        })
+    }
+
     /// Refuses changes to a volume over whose front something else was made that may be in use.
     ///
     /// # Errors

@@ -11,6 +11,7 @@
 
 mod copies;
 mod identity;
+mod older;
 mod replay;
 
 use std::sync::Arc;
@@ -129,7 +130,7 @@ impl Core {
             }
         }
         let lost = cut_off(&superblock, &*storage, NOTHING_LEFT);
-        let opened = Self::open_found(storage, identity, mode).and_then(|core| match &lost {
+        let opened = Self::open_newest(storage, identity, mode).and_then(|core| match &lost {
             Some(_) => core
                 .open_root(core.main_root())?
                 .inode(ROOT_INO)
@@ -249,12 +250,18 @@ impl Core {
         found: &Scan,
         mode: OpenMode,
     ) -> Result<Self> {
-        let limits = mode.limits;
+        let mut limits = mode.limits;
         let geometry = superblock.geometry();
         let index = Arc::new(open_index(storage.clone(), &superblock, limits.nodes));
         let volume = volume_tree(&superblock);
-        let roots = Roots::read(&index, &volume, superblock.root.block.get())?;
-        let space = Arc::new(open_space(storage.clone(), &superblock)?);
+        let roots = Roots::read(&index, &volume, superblock.root.block.get());
+        let roots = roots.map_err(older::no_roots)?;
+        let space = open_space(storage.clone(), &superblock, mode.read_only)?;
+        if mode.read_only && space.is_unread() {
+            // No merge finds a free block.
+            limits.replay = i64::MAX;
+        }
+        let space = Arc::new(space);
         let signals = Arc::new(Signals::default());
         let mut source = Source::new(mode.seed);
         if mode.kernel_clock {
@@ -317,6 +324,7 @@ impl Core {
             signals,
             replayed: (end.lsn - superblock.tail_lsn.get()) * BLOCK_SIZE as u64,
             front: None,
+            older: None,
         })
     }
 }
@@ -333,13 +341,16 @@ fn open_index(device: Arc<dyn Device>, superblock: &Superblock, nodes: usize) ->
 }
 
 /// The allocator, from the group table that belongs to the superblock.
-fn open_space(device: Arc<dyn Device>, superblock: &Superblock) -> Result<Space> {
+fn open_space(device: Arc<dyn Device>, superblock: &Superblock, read_only: bool) -> Result<Space> {
     let table = TableState {
         copy: superblock.table_copy.get() as u8,
         crc: superblock.table_crc.get(),
         free_blocks: superblock.free_blocks.get(),
     };
-    Space::open(device, superblock.geometry(), table)
+    match read_only {
+        true => Space::open_for_reading(device, superblock.geometry(), table),
+        false => Space::open(device, superblock.geometry(), table),
+    }
 }
 
 /// What a reservation cache takes at once.

@@ -158,6 +158,19 @@ impl<'a> Replay<'a> {
 
     /// Claims the blocks of all extents in these contexts, before a merge may allocate any.
     fn claim_all(&self, contexts: &[FoundContext]) -> Result<()> {
+        if let Some(error) = self
+            .core
+            .space
+            .unread()
+            .filter(|_| self.core.space.is_unread())
+        {
+            return Err(Error::corrupt(
+                self.core.geometry.table_start(0),
+                "space for the log's snapshots",
+                "free blocks, to read the log",
+                format_args!("none that is known to be free, because of {error}"),
+            ));
+        }
         if self.core.limits.replay == i64::MAX && self.core.read_only {
             return Err(Error::Incompatible(
                 "features that allow reading only, and snapshots in the log that must be merged; \
