@@ -271,7 +271,7 @@ fn replacement_retires_branch() {
     let pin = equal();
     let creds = Creds::default();
     branch.mknod(1, b"late", 0o100_644, 0, creds).unwrap();
-    let retire = |id| fs.replace_retiring(&staged, "before", None, Some((&branch, id)));
+    let retire = |id| fs.replace_retiring(&staged, "before", None, (Some((&branch, id)), None));
     let refused = retire(pin.id());
     assert!(matches!(refused, Err(Error::Stale)), "{refused:?}");
     assert!(fs.open_named("x").is_ok() && fs.open_named("before").is_err());
