@@ -188,10 +188,14 @@ fn work(verb: &Verb, named: &Named, stage: &Stage) -> Result<u8, AnyError> {
             Ok(roots) => return perform_here(verb, named, roots).map(Alone::Done),
             Err(error) => error,
         };
-        let failure = Failure::opening(&volume, &error).into();
-        match error {
-            Error::InUse(_) if named.is_mounted() => Ok(Alone::Locked(failure)),
-            _ => Err(failure),
+        if !matches!(error, Error::InUse(_)) {
+            return Err(Failure::opening(&volume, &error).into());
+        }
+        let holder = holder::of(&volume);
+        let failure = Failure::held(&volume, &holder).into();
+        match named.mount.is_none() && holder.is_no_daemon() {
+            true => Err(failure),
+            false => Ok(Alone::Locked(failure)),
         }
     };
     ask_or_do_alone(|| ask(verb, named, stage), alone)
@@ -322,10 +326,6 @@ impl Named {
     /// The branch or snapshot of the mount.
     fn branch(&self) -> Result<Option<&str>, Failure> {
         Ok(self.seat()?.and_then(Seat::branch))
-    }
-
-    fn is_mounted(&self) -> bool {
-        self.mount.is_some() || holder::mountpoint(&self.volume).is_some()
     }
 }
 

@@ -9,6 +9,8 @@ use std::fmt;
 use std::io;
 use std::path::Path;
 
+use crate::holder::Holder;
+
 /// What a command returns when it fails.
 pub type AnyError = Box<dyn Error>;
 
@@ -66,12 +68,14 @@ impl Failure {
     /// The failure to open the volume at `path`.
     pub fn opening(path: &Path, why: &cairnfs::Error) -> Self {
         match why {
-            cairnfs::Error::InUse(_) => {
-                let holder = crate::holder::of(path);
-                Failure::new(shown(path), &holder).hint(holder.next_step())
-            }
+            cairnfs::Error::InUse(_) => Failure::held(path, &crate::holder::of(path)),
             other => Failure::engine(shown(path), other),
         }
+    }
+
+    /// The failure to open the volume at `path`, which another process has open.
+    pub fn held(path: &Path, holder: &Holder) -> Self {
+        Failure::new(shown(path), holder).hint(holder.next_step())
     }
 
     /// The failure of an engine call on `what`.

@@ -132,6 +132,12 @@ impl fmt::Display for Holder {
 }
 
 impl Holder {
+    /// Whether this is a process that has mounted nothing. One that was not found may have been a
+    /// daemon, or has ended since.
+    pub fn is_no_daemon(&self) -> bool {
+        self.mountpoints.is_empty() && self.process.is_some()
+    }
+
     /// The command that resolves the conflict.
     pub fn next_step(&self) -> String {
         match self.mountpoints.as_slice() {
@@ -152,6 +158,7 @@ mod tests {
     fn lock_holder_is_named() {
         let file = tempfile::NamedTempFile::new().unwrap();
         assert_eq!(of(file.path()), Holder::default());
+        assert!(!of(file.path()).is_no_daemon());
         let lock = rustix::fs::FlockOperation::LockShared;
         rustix::fs::flock(file.as_file(), lock).unwrap();
         let holder = of(file.path());
@@ -160,7 +167,7 @@ mod tests {
             text.contains(&format!("(pid {}) has it open", std::process::id())),
             "{text}"
         );
-        assert!(holder.next_step().starts_with("wait"));
+        assert!(holder.is_no_daemon() && holder.next_step().starts_with("wait"));
     }
 
     /// More locks than one piece of the table has, which come and go.

@@ -1,5 +1,7 @@
 //! Frames and objects that rot: what is read of a moment is right, or told; what was lost is stored again
 //! from the volume.
+//!
+//! `CAIRNFS_DAMAGE_SEEDS` is the number of seeds, `CAIRNFS_DAMAGE_FROM` the first one.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::FileExt;
@@ -10,6 +12,7 @@ use cairnfs_backup::{
     Catalogue, DamagedMoment, Image, Report, Seal, Shipped, Shipper, Store, Unwatched,
     WriterOptions, check, restore, restore_readable,
 };
+use cairnfs_mutate::random::Random;
 
 use crate::store::{Objects, Trouble};
 use crate::volume::{BLOCK, Volume, contents};
@@ -36,21 +39,8 @@ fn backup() -> (Objects, Volume) {
     (objects, volume)
 }
 
-/// Numbers that look like chance.
-struct Lot(u64);
-
-impl Lot {
-    fn below(&mut self, end: usize) -> usize {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1);
-        ((self.0 >> 33) % end as u64) as usize
-    }
-}
-
 /// Damages layers: mostly a bit, sometimes the end of an object, or a whole one.
-fn rot(objects: &Objects, lot: &mut Lot) {
+fn rot(objects: &Objects, lot: &mut Random) {
     let names = objects.names();
     let layers: Vec<_> = names
         .iter()
@@ -127,8 +117,13 @@ fn restored(store: &Arc<Store>, volume: &Volume, report: &Report) -> Vec<Option<
 #[test]
 fn what_can_be_read_is_restored_and_the_rest_is_told_and_stored_again() {
     let (whole, source) = backup();
-    for seed in 0..300 {
-        let (objects, volume, mut lot) = (whole.copied(), source.cloned(), Lot(seed));
+    let number = |name: &str, or: u64| {
+        let given = std::env::var(name).ok();
+        given.map_or(or, |n| n.parse().unwrap())
+    };
+    let from = number("CAIRNFS_DAMAGE_FROM", 0);
+    for seed in from..from + number("CAIRNFS_DAMAGE_SEEDS", 300) {
+        let (objects, volume, mut lot) = (whole.copied(), source.cloned(), Random::new(seed));
         rot(&objects, &mut lot);
         let store = objects.client(Trouble::None);
         let found = report(&store);
@@ -204,7 +199,7 @@ fn a_backup_behind_a_lost_index_stores_everything_again() {
 #[test]
 fn damage_that_a_later_layer_covers_is_no_problem_of_any_moment() {
     let (objects, volume) = backup();
-    let mut lot = Lot(3);
+    let mut lot = Random::new(3);
     let store = objects.client(Trouble::None);
     let names = objects.names();
     let first = names

@@ -106,19 +106,18 @@ db = sqlite3.connect('app.db')
 print(db.execute('pragma integrity_check').fetchone()[0], *[r[0] for r in db.execute('select x from t')], flush=True)
 ";
 
-/// The database is equal in both states, and only its log differs. Without syncs nothing fails before
-/// the old process writes the log's rows into the database.
-#[test]
-fn sqlite_of_before_does_not_reach_the_restored_database() {
+/// The database is equal in both states, and only its log differs: `fork` keeps the one without rows in
+/// the log, `replace` makes it that of the mount. Without syncs nothing fails before the old process
+/// writes the log's rows into the database.
+fn sqlite_of_before<S>(fork: impl Fn(&Mount) -> S, replace: impl Fn(&Mount, S)) {
     each_way(|write, transport| {
         let mount = Mount::new((write, transport), |main| main.create_dir("d").unwrap());
         let dir = mount.at("d");
         let mut old = Python::new(&dir, OLD_CONNECTION);
         assert_eq!(old.says(), "made");
-        mount.sessions.fetch("main").unwrap();
-        mount.main().snapshot("s").unwrap();
+        let forked = fork(&mount);
         assert_eq!(old.goes_on(), "changed");
-        mount.restore("s");
+        replace(&mount, forked);
         let mut new = Python::new(&dir, NEW_CONNECTION);
         assert_eq!(new.says(), "done");
         // It finds another database under the name, and works with that.
@@ -130,16 +129,19 @@ fn sqlite_of_before_does_not_reach_the_restored_database() {
     });
 }
 
+#[test]
+fn sqlite_of_before_does_not_reach_the_restored_database() {
+    let fork = |mount: &Mount| {
+        mount.sessions.fetch("main").unwrap();
+        mount.main().snapshot("s").unwrap();
+    };
+    sqlite_of_before(fork, |mount, ()| drop(mount.restore("s")));
+}
+
 /// A publish replaces the log of a database that is open as well as a restore does.
 #[test]
 fn sqlite_of_before_does_not_reach_the_published_database() {
-    each_way(|write, transport| {
-        let mount = Mount::new((write, transport), |main| main.create_dir("d").unwrap());
-        let dir = mount.at("d");
-        let mut old = Python::new(&dir, OLD_CONNECTION);
-        assert_eq!(old.says(), "made");
-        let work = mount.work("work");
-        assert_eq!(old.goes_on(), "changed");
+    let replace = |mount: &Mount, work: Volume| {
         // The branch has it without the log.
         for file in ["d/app.db-wal", "d/app.db-shm"] {
             work.remove_file(file).unwrap();
@@ -151,14 +153,8 @@ fn sqlite_of_before_does_not_reach_the_published_database() {
         };
         let publish = || mount.volume.publish("work", &options).unwrap();
         assert!(mount.replacing(publish).conflicts.is_empty());
-        let mut new = Python::new(&dir, NEW_CONNECTION);
-        assert_eq!(new.says(), "done");
-        assert_eq!(old.goes_on(), "kept new", "{write:?}, {transport:?}");
-        drop(old);
-        assert_eq!(new.goes_on(), "closed");
-        let rows = Python::new(&dir, LOOK).says();
-        assert_eq!(rows, "ok kept new other again", "{write:?}, {transport:?}");
-    });
+    };
+    sqlite_of_before(|mount| mount.work("work"), replace);
 }
 
 const MAPPING: &str = "
@@ -257,6 +253,15 @@ fn slots(bytes: &[u8]) -> Vec<u64> {
         .collect()
 }
 
+/// Ends writers, also if what is asserted beside them fails.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
 /// Writers that keep files open as long as they can, and sign what they write with the number of the
 /// replacement after which they opened them. What is signed with an earlier number than that of the
 /// last replacement is what that brought, and no more.
@@ -325,6 +330,7 @@ while threading.active_count() > 1:
                 }
             });
         }
+        let _stop = Stop(stop);
         let started = Instant::now();
         for round in (2u64..).take_while(|round| *round < rounds + 2 || started.elapsed() < least) {
             let work = (round % 3 != 0).then(|| mount.work("work"));
@@ -364,7 +370,6 @@ while threading.active_count() > 1:
             }
             keep_few(&mount.volume, &source);
         }
-        stop.store(true, Ordering::SeqCst);
     });
     assert_ne!(
         refused.load(Ordering::SeqCst),

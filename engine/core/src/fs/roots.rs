@@ -229,21 +229,23 @@ impl FileSystem {
     /// [`Error::Invalid`] if this branch has no name or both are the same; as
     /// [`FileSystem::snapshot`].
     pub fn replace_by(&self, staged: &Self, kept: &str, since: Option<u32>) -> Result<()> {
-        self.replace_retiring(staged, kept, since, None)
+        self.replace_retiring(staged, kept, since, (None, None))
     }
 
     /// As [`Self::replace_by`]; the branch of `retired` is dropped by the same step, if it has
-    /// exactly the files of the snapshot with that id.
+    /// exactly the files of the snapshot with that id. The name that goes with it, or without it that
+    /// of `staged`, must be `taken`, if that is given.
     ///
     /// # Errors
-    /// As [`Self::replace_by`]; [`Error::Stale`] if that branch has changed, too.
+    /// As [`Self::replace_by`]; [`Error::Stale`] if that branch has changed, too; [`Error::NotFound`] if
+    /// it has another name.
     #[doc(hidden)]
     pub fn replace_retiring(
         &self,
         staged: &Self,
         kept: &str,
         since: Option<u32>,
-        retired: Option<(&Self, u32)>,
+        (retired, taken): (Option<(&Self, u32)>, Option<&str>),
     ) -> Result<()> {
         let (old, new) = (self.root_id(), staged.root_id());
         let call = Call::Replace { staged: new, kept };
@@ -257,6 +259,7 @@ impl FileSystem {
             let unchanged = Unchanged {
                 since,
                 retired: retired.map(|(branch, equal)| (branch.root_id(), equal)),
+                taken,
             };
             let mut held = Vec::new();
             // Writers that are held leave a finite number of writes, so this ends.

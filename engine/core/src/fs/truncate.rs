@@ -123,8 +123,9 @@ impl FileSystem {
         let begun = reservation.and_then(|reservation| {
             let below = match self.load_inline(inode, &mut state, size)? {
                 true => {
+                    // The page is as the contents are, and the commit finds out whether it may change.
                     state.uncommitted = true;
-                    self.list_changed(inode, &mut state)?;
+                    self.list_file(inode, &mut state);
                     Some(self.has_inline_below(inode, &state)?)
                 }
                 false => None,

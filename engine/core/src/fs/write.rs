@@ -207,16 +207,22 @@ impl FileSystem {
         }
     }
 
-    /// Lists a file after a change of its state in memory.
+    /// Lists a file after a change of its state in memory, the space of which is counted.
     ///
     /// # Errors
-    /// [`Error::Stale`] if the branch was replaced meanwhile: nothing will write the change back.
+    /// [`Error::Stale`] if the branch was replaced meanwhile: nothing will write the change back, and
+    /// nobody sees it.
     pub(super) fn list_changed(&self, inode: &Arc<Inode>, state: &mut InodeState) -> Result<()> {
         self.list_file(inode, state);
-        match self.root.writeback.is_closing() {
-            true => self.core().check_head(self.items()),
-            false => Ok(()),
+        if !self.root.writeback.is_closing() {
+            return Ok(());
         }
+        let checked = self.core().check_head(self.items());
+        if checked.is_err() {
+            // The replacement may have written back, and forgotten, what was listed before.
+            self.forget_changes(inode, state)?;
+        }
+        checked
     }
 
     /// On a full volume: reserves only for blocks that have neither a page nor preallocated space.

@@ -517,7 +517,7 @@ impl FileSystem {
                 false => Err(Error::Stale),
             };
             if matches!(written, Err(Error::Stale)) {
-                return self.forget_unwritten(inode);
+                return self.forget_changes(inode, &mut inode.write());
             }
             written.inspect_err(|error| {
                 tracing::warn!(ino = inode.ino, %error, "data of a file could not be written back");
@@ -532,10 +532,9 @@ impl FileSystem {
     /// Forgets what was written to a file of a branch while it was replaced or dropped, which
     /// nothing can commit any more: the file is again as it was committed last. A thread that
     /// changes the file gets [`Error::Stale`].
-    fn forget_unwritten(&self, inode: &Arc<Inode>) -> Result<()> {
-        let mut state = inode.write();
-        self.drop_pages(&mut state, 0);
-        self.items().load_again(inode, &mut state)
+    pub(super) fn forget_changes(&self, inode: &Arc<Inode>, state: &mut InodeState) -> Result<()> {
+        self.drop_pages(state, 0);
+        self.items().load_again(inode, state)
     }
 }
 

@@ -32,11 +32,13 @@ pub enum ForkKind {
 
 /// What must not have changed when names move.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Unchanged {
+pub struct Unchanged<'n> {
     /// The frozen root whose files the base must have.
     pub since: Option<u32>,
     /// A head that is retired, and the frozen root whose files it must have.
     pub retired: Option<(u32, u32)>,
+    /// The name that the change takes away: that of the retired head, or else of the staged one.
+    pub taken: Option<&'n str>,
 }
 
 /// A root that a change needs, of one of these states.
@@ -270,22 +272,27 @@ impl Core {
     /// when this returns: the base is frozen and gets the name `kept`, its name goes to `staged`,
     /// whose own name is gone. With `since`, a frozen root, this is refused unless the base still
     /// has exactly the files of that root. The head `retired` with the frozen root that it must still
-    /// equal loses its name in the same step and is frozen. `unwritten` decides last whether there
+    /// equal loses its name in the same step and is frozen; either way the name that goes is `taken`, if
+    /// that is given. `unwritten` decides last whether there
     /// is a write that no commit has; then the change is refused.
     ///
     /// # Errors
     /// [`Error::Stale`] if the base or the retired head was changed since, or `unwritten` holds, or
-    /// one of the three is not a head any more; [`Error::Exists`] for `kept`; a base without a name;
+    /// one of the three is not a head any more; [`Error::NotFound`] if what goes has another name; [`Error::Exists`] for `kept`; a base without a name;
     /// the device's failure.
     pub fn publish_names(
         &self,
         base: u32,
         staged: u32,
         kept: &str,
-        condition: Unchanged,
+        condition: Unchanged<'_>,
         unwritten: impl FnOnce() -> bool,
     ) -> Result<()> {
-        let Unchanged { since, retired } = condition;
+        let Unchanged {
+            since,
+            retired,
+            taken,
+        } = condition;
         // The item of a frozen root tells the number of its nodes; that of a main root that was
         // never forked does not.
         self.merger.alone(|| self.nodes_of(base))?;
@@ -304,6 +311,11 @@ impl Core {
                 ));
             }
             roots.check_name(kept)?;
+            let leaves =
+                retired.map_or(Ok(new.clone()), |(id, _)| known(roots, id, RootState::Head))?;
+            if taken.is_some_and(|taken| leaves.name != taken) {
+                return Err(Error::NotFound);
+            }
             if let Some(since) = since
                 && !self.is_unchanged(&old, (base, since))
             {

@@ -67,7 +67,7 @@ pub fn publish(fs: &Arc<FileSystem>, branch: &str, options: &PublishOptions) -> 
     })
 }
 
-fn publish_onto(
+pub(super) fn publish_onto(
     fs: &Arc<FileSystem>,
     (base, branch): (&RootInfo, &RootInfo),
     options: &PublishOptions,
@@ -83,7 +83,7 @@ fn publish_onto(
     let _states = check_paths(fs, (base, branch), options)?;
     let both = format!("{} or {}", name_of(base), name_of(branch));
     let published = until_unchanged(fs, (&[base.id, branch.id], &both), || {
-        match move_names(fs, (base.id, branch.id), options.dry_run)? {
+        match move_names(fs, (base.id, branch), options.dry_run)? {
             Some(kept) => Ok(Published {
                 kept,
                 ..Published::default()
@@ -102,17 +102,17 @@ fn publish_onto(
 /// has not. Returns the name of the state before; with `dry_run` it does nothing, and there is none.
 fn move_names(
     fs: &FileSystem,
-    (base, branch): (u32, u32),
+    (base, branch): (u32, &RootInfo),
     dry_run: bool,
 ) -> Result<Option<Option<String>>> {
-    let Some(since) = began_with(fs, (base, branch), &fs.roots())? else {
+    let Some(since) = began_with(fs, (base, branch.id), &fs.roots())? else {
         return Ok(None);
     };
     if dry_run {
         let is_unchanged = fs.open_root(base)?.is_unchanged_since(since)?;
         return Ok(is_unchanged.then_some(None));
     }
-    match replace(fs, base, branch, Some(since)) {
+    match replace(fs, base, (branch.id, name_of(branch)), Some(since)) {
         Ok(kept) => Ok(Some(Some(kept))),
         Err(Error::Stale) => Ok(None),
         Err(e) => Err(e),
@@ -190,7 +190,7 @@ fn merge(
     }
     graft.finish()?;
     let (since, retired) = (Some(before.root.id), Some((branch.id, theirs.id())));
-    let kept = staged.publish_retiring(base, since, retired)?;
+    let kept = staged.publish_retiring(base, since, (retired, Some(name_of(branch))))?;
     Ok(Published {
         kept: Some(kept),
         conflicts: Vec::new(),

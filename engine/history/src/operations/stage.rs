@@ -75,20 +75,21 @@ impl Staged {
     /// Gives it the name of the head `base`, which becomes a snapshot, whose name this returns; with
     /// `since` only if the base has exactly the files of that root.
     pub fn publish(self, base: u32, since: Option<u32>) -> Result<String> {
-        self.publish_retiring(base, since, None)
+        self.publish_retiring(base, since, (None, None))
     }
 
-    /// As [`Self::publish`]; the same step drops a branch that has exactly the files of a snapshot.
+    /// As [`Self::publish`]; the same step drops a branch that has exactly the files of a snapshot, and
+    /// the name that is `taken`.
     pub fn publish_retiring(
         mut self,
         base: u32,
         since: Option<u32>,
-        retired: Option<(u32, u32)>,
+        (retired, taken): (Option<(u32, u32)>, Option<&str>),
     ) -> Result<String> {
         let (old, new) = (self.fs.open_root(base)?, self.open()?);
         let branch = retired.map(|(id, _)| self.fs.open_root(id)).transpose()?;
         let retired = branch.as_deref().zip(retired.map(|(_, equal)| equal));
-        let kept = replace_kept(&old, &new, since, retired)?;
+        let kept = replace_kept(&old, &new, since, (retired, taken))?;
         self.pin = None;
         Ok(kept)
     }
@@ -144,11 +145,16 @@ impl Drop for Staged {
     }
 }
 
-/// Gives the name of the head `base` to the head `new`; the base becomes a snapshot, whose name this
-/// returns.
-pub(super) fn replace(fs: &FileSystem, base: u32, new: u32, since: Option<u32>) -> Result<String> {
+/// Gives the name of the head `base` to the head `new`, which has the name `taken`; the base becomes a
+/// snapshot, whose name this returns.
+pub(super) fn replace(
+    fs: &FileSystem,
+    base: u32,
+    (new, taken): (u32, &str),
+    since: Option<u32>,
+) -> Result<String> {
     let (base, new) = (fs.open_root(base)?, fs.open_root(new)?);
-    replace_kept(&base, &new, since, None)
+    replace_kept(&base, &new, since, (None, Some(taken)))
 }
 
 /// As [`FileSystem::replace_retiring`]; returns the name of the state before.
@@ -156,13 +162,13 @@ fn replace_kept(
     base: &FileSystem,
     new: &FileSystem,
     since: Option<u32>,
-    retired: Option<(&FileSystem, u32)>,
+    gone: (Option<(&FileSystem, u32)>, Option<&str>),
 ) -> Result<String> {
     loop {
         let name = base.root_info().and_then(|root| root.name);
         let name = name.ok_or(Error::Stale)?;
         let kept = refs::undo_name(&name, &base.roots(), base.core().now());
-        match base.replace_retiring(new, &kept, since, retired) {
+        match base.replace_retiring(new, &kept, since, gone) {
             // Another replacement of this second has taken the name since.
             Err(Error::Exists) => {}
             done => return done.map(|()| kept),
@@ -176,7 +182,8 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::operations::{PublishOptions, drop_root, publish, restore};
+    use crate::operations::publish::publish_onto;
+    use crate::operations::{PublishOptions, drop_root, find, publish, restore};
     use cairnfs_core::fs::{MakeOptions, Options, make_device};
     use cairnfs_disk::device::MemoryDevice;
     use cairnfs_disk::format::root::{RawRoot, Root};
@@ -252,6 +259,27 @@ mod tests {
             }
             drop_root(&fs, "good").unwrap();
             publish(&fs, "better", &PublishOptions::default()).unwrap();
+        }
+    }
+
+    /// A branch that is renamed in the middle of its publish, which had found it by its name, is there
+    /// under the other one.
+    #[test]
+    fn renamed_branch_is_not_published() {
+        let fs = open();
+        for (old, new, is_merged) in [("a", "b", false), ("c", "d", true)] {
+            fs.branch(old).unwrap();
+            if is_merged {
+                fs.mknod(1, b"f", 0o100_644, 0, Creds::default()).unwrap();
+            }
+            let (base, branch) = (find(&fs, "main").unwrap(), find(&fs, old).unwrap());
+            fs.rename_root(old, new).unwrap();
+            let options = PublishOptions::default();
+            let refused = publish_onto(&fs, (&base, &branch), &options);
+            assert!(matches!(refused, Err(Error::NotFound)), "{refused:?}");
+            assert_eq!(find(&fs, new).unwrap().id, branch.id);
+            let published = publish(&fs, new, &options).unwrap();
+            assert_eq!(published.merged, is_merged);
         }
     }
 

@@ -337,6 +337,37 @@ fn postgres_in_a_fork_is_published() {
     }
 }
 
+/// A server that has gone on beside a restore wrote into the new state by name; the restore after its end
+/// brings what was kept, with all that is committed from then on.
+#[test]
+fn postgres_that_has_ended_is_restored() {
+    for write in ["write=through", "write=back"] {
+        let Some(mut cluster) = begun(write) else {
+            return;
+        };
+        cluster.start();
+        cluster.ask("CREATE TABLE t(n int); INSERT INTO t SELECT generate_series(1, 1000)");
+        cluster.place.ok(&["snapshot", "m", "kept"]);
+        cluster.ask("INSERT INTO t SELECT generate_series(1001, 3000)");
+        cluster.place.ok(&["restore", "m", "kept"]);
+        cluster.server.take().unwrap().kill();
+        cluster.place.ok(&["restore", "m", "kept"]);
+        fs::remove_file(cluster.data().join("postmaster.pid")).unwrap();
+        cluster.start();
+        let rows = "SELECT count(*), sum(n) FROM t";
+        assert_eq!(cluster.ask(rows), "1000|500500");
+        cluster.ask("INSERT INTO t VALUES (9500)");
+        cluster.check_indexes();
+        cluster.stop();
+        cluster.check_pages();
+        cluster.start();
+        assert_eq!(cluster.ask(rows), "1001|510000");
+        cluster.stop();
+        cluster.place.umount();
+        cluster.place.check();
+    }
+}
+
 #[test]
 #[ignore = "takes minutes"]
 fn postgres_recovers_from_many_kills() {

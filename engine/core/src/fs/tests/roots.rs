@@ -13,13 +13,35 @@ use cairnfs_disk::types::{Creds, Fallocate, RenameMode, SetAttr, XattrMode};
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
 
-/// What a device does once, before its next write of this block.
+/// What a device does once, before it reads or writes this block next.
 type Before = (u64, Box<dyn FnOnce() + Send>);
 
-/// A device that runs a closure before a write of data.
+/// A device that runs a closure before it reads or writes data.
 struct Interrupted {
     memory: MemoryDevice,
     before: Mutex<Option<Before>>,
+}
+
+impl Interrupted {
+    fn new() -> Arc<Self> {
+        let device = Arc::new(Self {
+            memory: MemoryDevice::new(64 << 20),
+            before: Mutex::default(),
+        });
+        make_device(&*device, &MakeOptions::default(), &mut |_, _| {}).unwrap();
+        device
+    }
+
+    fn interrupt(&self, offset: u64, len: usize) {
+        let blocks = offset / BLOCK..(offset + len as u64) / BLOCK;
+        let due = {
+            let mut before = self.before.lock();
+            before.take_if(|(block, _)| blocks.contains(block))
+        };
+        if let Some((_, before)) = due {
+            before();
+        }
+    }
 }
 
 impl Device for Interrupted {
@@ -28,18 +50,12 @@ impl Device for Interrupted {
     }
 
     fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.interrupt(offset, buf.len());
         self.memory.read(offset, buf)
     }
 
     fn write(&self, offset: u64, buf: &[u8]) -> Result<()> {
-        let blocks = offset / BLOCK..(offset + buf.len() as u64) / BLOCK;
-        let due = {
-            let mut before = self.before.lock();
-            before.take_if(|(block, _)| blocks.contains(block))
-        };
-        if let Some((_, before)) = due {
-            before();
-        }
+        self.interrupt(offset, buf.len());
         self.memory.write(offset, buf)
     }
 
@@ -74,11 +90,7 @@ fn extents(fs: &FileSystem, ino: u64) -> Vec<Extent> {
 /// extents: the blocks belong to the snapshot, so the data gets others.
 #[test]
 fn unwritten_write_races_snapshot() {
-    let device = Arc::new(Interrupted {
-        memory: MemoryDevice::new(64 << 20),
-        before: Mutex::default(),
-    });
-    make_device(&*device, &MakeOptions::default(), &mut |_, _| {}).unwrap();
+    let device = Interrupted::new();
     let fs = FileSystem::open_device(device.clone(), &options()).unwrap();
     let ino = fs
         .mknod(1, b"f", 0o100_644, 0, Creds::default())
@@ -146,6 +158,43 @@ fn staged_write_races_replacement() {
         bytes == [7; BLOCK_SIZE]
     };
     assert_eq!((0..SIZE / BLOCK).find(has_data), None);
+}
+
+/// A branch is replaced in the middle of a write, which is refused then: neither tree has it, as nobody
+/// has ever been told that it was done.
+#[test]
+fn refused_write_is_in_no_tree() {
+    let device = Interrupted::new();
+    let fs = FileSystem::open_device(device.clone(), &options()).unwrap();
+    let creds = Creds::default();
+    let ino = fs.mknod(1, b"f", 0o100_644, 0, creds).unwrap().ino;
+    fs.write(ino, 0, &[7; 4 * BLOCK_SIZE], false).unwrap();
+    fs.close().unwrap();
+    drop(fs);
+    let fs = FileSystem::open_device(device.clone(), &options()).unwrap();
+    let staged = fs.stage().unwrap();
+    let before = fs.getattr(ino).unwrap();
+    let block = extents(&fs, ino)[0].block + 1;
+    let replaced = fs.clone();
+    let replace = move || replaced.replace_by(&staged, "before", None).unwrap();
+    *device.before.lock() = Some((block, Box::new(replace)));
+    // It reads the rest of the block, after it has found that the branch can be changed.
+    let refused = fs.write(ino, BLOCK, &[9], false);
+    assert!(matches!(refused, Err(Error::Stale)), "{refused:?}");
+    assert!(device.before.lock().is_none(), "no read of the block");
+    for name in ["before", "main"] {
+        let tree = fs.open_named(name).unwrap();
+        let mut bytes = [0; 4 * BLOCK_SIZE];
+        assert_eq!(tree.read(ino, 0, &mut bytes).unwrap(), bytes.len());
+        assert!(bytes == [7; 4 * BLOCK_SIZE], "{name}");
+        let now = tree.getattr(ino).unwrap();
+        assert_eq!(
+            (now.mtime, now.ctime),
+            (before.mtime, before.ctime),
+            "{name}"
+        );
+    }
+    assert_eq!(fs.core().space().reserved().0, 0);
 }
 
 /// A write that returned after the write-back of a branch refuses its replacement, and is in the
@@ -222,7 +271,7 @@ fn replacement_retires_branch() {
     let pin = equal();
     let creds = Creds::default();
     branch.mknod(1, b"late", 0o100_644, 0, creds).unwrap();
-    let retire = |id| fs.replace_retiring(&staged, "before", None, Some((&branch, id)));
+    let retire = |id| fs.replace_retiring(&staged, "before", None, (Some((&branch, id)), None));
     let refused = retire(pin.id());
     assert!(matches!(refused, Err(Error::Stale)), "{refused:?}");
     assert!(fs.open_named("x").is_ok() && fs.open_named("before").is_err());

@@ -375,6 +375,7 @@ fn dropped_root_entries_feed_child() {
         let retired = crate::txn::Unchanged {
             since: None,
             retired: Some((b, s)),
+            ..Default::default()
         };
         let named = v.core.publish_names(main, staged, "old", retired, || false);
         named.unwrap();
@@ -467,6 +468,7 @@ fn unchanged_base_is_recognised_across_openings() {
             crate::txn::Unchanged {
                 since: Some(since),
                 retired: None,
+                ..Default::default()
             },
             || false,
         )

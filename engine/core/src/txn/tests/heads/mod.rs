@@ -138,6 +138,7 @@ impl Run {
                 crate::txn::Unchanged {
                     since,
                     retired: None,
+                    ..Default::default()
                 },
                 || false,
             )
