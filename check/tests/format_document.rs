@@ -24,7 +24,7 @@ use cairnfs_disk::format::root::{RawLineage, RawRoot};
 use cairnfs_disk::format::superblock::{RawCheckpoint, RawSuperblock};
 use cairnfs_disk::format::{MAX_VALUE, NODE_SIZE};
 
-const DOCUMENT: &str = include_str!("../../../docs/format.md");
+const DOCUMENT: &str = include_str!("../../docs/format.md");
 
 type Fields = BTreeMap<String, usize>;
 

@@ -215,7 +215,7 @@ fn decode(name: &str, input: &[u8]) -> Result<(), Error> {
 
 #[test]
 fn the_fuzzers_corpus_is_valid_and_each_change_of_a_byte_is_survived() {
-    let corpus = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus/backup");
+    let corpus = concat!(env!("CARGO_MANIFEST_DIR"), "/../lab/fuzz/corpus/backup");
     let mut refused = 0;
     for entry in std::fs::read_dir(corpus).unwrap() {
         let path = entry.unwrap().path();

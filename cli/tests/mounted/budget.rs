@@ -340,9 +340,7 @@ fn violations(sent: &Messages, budget: &Budget, exact: bool) -> Vec<String> {
 /// The budgets of one write mode from the document, by operation, and whether this kernel is the
 /// one for which the table is exact.
 fn documented(mode: &str) -> (BTreeMap<String, Budget>, bool) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../..")
-        .join(TABLE);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(TABLE);
     let text = fs::read_to_string(path).unwrap();
     let (_, section) = text.split_once("\n## Messages per operation\n").unwrap();
     let section = section.split("\n## ").next().unwrap();

@@ -14,9 +14,7 @@ use crate::place::{CAIRNFS, Place, able, arg, said, succeed};
 
 /// A file of the repository.
 fn shipped(path: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../..")
-        .join(path)
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path)
 }
 
 fn unit() -> String {

@@ -18,7 +18,7 @@ fn commands_and_mount_of_the_readme_run() {
     if !able(&["sh"]) {
         return;
     }
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let readme = fs::read_to_string(root.join("README.md")).unwrap();
     let dir = tempfile::tempdir().unwrap();
     let programs: PathBuf = Path::new(CAIRNFS).parent().unwrap().into();

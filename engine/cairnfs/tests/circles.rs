@@ -25,13 +25,18 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
+/// Directories of crates: of one each, or of several.
+const ROOMS: [&str; 7] = ["backup", "check", "cli", "engine", "faces", "lab", "mount"];
+
 /// The directories of all crates of the workspace.
 fn crates() -> Vec<PathBuf> {
-    let rooms = ["crates", "engine"].map(|room| fs::read_dir(root().join(room)).unwrap());
-    let dirs = rooms
-        .into_iter()
-        .flatten()
-        .map(|entry| entry.unwrap().path());
+    let inside = |room: &str| {
+        let room = root().join(room);
+        let entries = fs::read_dir(&room).unwrap();
+        let inner = entries.map(|entry| entry.unwrap().path());
+        inner.chain([room]).collect::<Vec<_>>()
+    };
+    let dirs = ROOMS.into_iter().flat_map(inside);
     let crates: Vec<_> = dirs.filter(|dir| dir.join("Cargo.toml").exists()).collect();
     assert!(crates.len() > 10, "the crates were not found: {crates:?}");
     crates

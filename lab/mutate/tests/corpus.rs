@@ -31,7 +31,7 @@ fn run(bases: &[Base], target: Target, input: &[u8], what: &str) -> Verdict {
 #[test]
 fn fuzz_corpus_is_survived_and_damages() {
     let bases = bases();
-    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus");
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus");
     for (name, target) in TARGETS {
         let mut damaged = 0;
         for entry in std::fs::read_dir(corpus.join(name)).unwrap() {
@@ -46,7 +46,7 @@ fn fuzz_corpus_is_survived_and_damages() {
 
 #[test]
 fn streams_of_the_corpus_and_random_ones_are_survived() {
-    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/stream");
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus/stream");
     let mut random = Random::new(7);
     let mut inputs: Vec<Vec<u8>> = Vec::new();
     for entry in std::fs::read_dir(corpus).unwrap() {

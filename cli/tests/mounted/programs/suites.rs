@@ -72,7 +72,7 @@ fn differences(found: &Results, expected: &Results) -> Differences {
 }
 
 fn documented(suite: &str) -> Differences {
-    let document = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/testing.md");
+    let document = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/testing.md");
     let text = fs::read_to_string(document).unwrap();
     let rows = text.lines().filter_map(|line| {
         let row = line.strip_prefix(&format!("| {suite} | "))?;
