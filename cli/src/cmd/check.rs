@@ -281,7 +281,7 @@ fn print_report(args: &Args, report: &Report) -> io::Result<()> {
             writeln!(out, "{volume}: {errors}, nothing was repaired; {holds}")?;
             let mut saved = saved(args, report);
             let ends = match saved.opens {
-                true => ends_of_damage(report, &word_of_path(&args.volume), saved.has_root),
+                true => ends_of_damage(report, &word_of_path(&args.volume), &saved),
                 false => Vec::new(),
             };
             saved.lines.extend(ends);
@@ -300,9 +300,11 @@ fn print_report(args: &Args, report: &Report) -> io::Result<()> {
 
 /// What ends the damage of a volume that can be opened, once everything was saved: a line for each kind
 /// that there is.
-fn ends_of_damage(report: &Report, volume: &str, has_root: bool) -> Vec<String> {
+fn ends_of_damage(report: &Report, volume: &str, saved: &Saved) -> Vec<String> {
+    let has_main = saved.has_root || report.stats.files + report.stats.directories > 0;
     // Such a volume is not opened for writing, and nothing in it can be mended.
-    if log_is_lost(report) || has_one(report, &[LOG_DAMAGED, LOG_ORDER]) {
+    let is_only_read = has_one(report, &[LOG_DAMAGED, LOG_ORDER, DEVICE_TOO_SMALL]);
+    if log_is_lost(report) || is_only_read || !has_main && saved.lines.is_empty() {
         return Vec::new();
     }
     if has_one(report, &OF_SPACE) {
@@ -312,7 +314,6 @@ fn ends_of_damage(report: &Report, volume: &str, has_root: bool) -> Vec<String> 
                 .to_owned(),
         ];
     }
-    let has_main = has_root || report.stats.files + report.stats.directories > 0;
     if !has_main {
         return vec![
             "Then make a new volume of it, or restore a backup (cairnfs restore-from): without its \
@@ -333,7 +334,7 @@ fn ends_of_damage(report: &Report, volume: &str, has_root: bool) -> Vec<String> 
             && !others.contains(&code)
     };
     if report.findings.iter().any(of_index) {
-        lines.push(match has_root {
+        lines.push(match saved.has_root {
             true => format!(
                 "Then remove what is damaged in the index of branches: cairnfs rm --damaged {volume}"
             ),

@@ -339,7 +339,10 @@ fn damage_of_a_snapshot_and_a_branch_ends_by_the_steps_of_the_check() {
         }
         p.ok(&["check", "--data", "v.img"]);
     }
-    assert!(common > 0 && dropped_first > 0, "{common} {dropped_first}");
+    assert!(
+        common > 0 && tops > 0 && dropped_first > 0,
+        "{common} {tops} {dropped_first}"
+    );
 }
 
 #[test]
