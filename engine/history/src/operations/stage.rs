@@ -268,6 +268,7 @@ mod tests {
     fn renamed_branch_is_not_published() {
         let fs = open();
         for (old, new, is_merged) in [("a", "b", false), ("c", "d", true)] {
+            let fs = fs.open_named("main").unwrap();
             fs.branch(old).unwrap();
             if is_merged {
                 fs.mknod(1, b"f", 0o100_644, 0, Creds::default()).unwrap();
