@@ -26,5 +26,6 @@ pub mod reference;
 pub mod serving;
 pub mod shell;
 mod syslog;
+mod text;
 mod working;
 pub mod writer;
