@@ -5,13 +5,14 @@ use cairnfs_disk::format::item::decode_extent;
 use cairnfs_disk::format::key::Kind;
 use cairnfs_disk::format::{BLOCK_SIZE, checksum};
 
+use crate::checked::Checked;
 use crate::codes;
 use crate::holes::KeyRange;
 use crate::log::Replay;
-use crate::overlay::{Item, Merge, Sink};
+use crate::overlay::{Merge, Sink};
 use crate::report::{Finding, Ledger};
-use crate::roots::Checked;
-use crate::tree::{Inherited, Walker};
+use crate::tree::Walker;
+use crate::visit::{Inherited, Item};
 use crate::volume::Volume;
 
 /// Verifies all written extents in the logical state of a root's files, except those in leaves that

@@ -9,9 +9,9 @@ use cairnfs_disk::format::item::{
 use cairnfs_disk::format::key::{Key, Kind};
 
 use crate::codes;
-use crate::overlay::Item;
+use crate::context::{Context, Link};
 use crate::report::{Finding, Ledger};
-use crate::structure::{Context, Link};
+use crate::visit::Item;
 
 /// The state of a directory while its items arrive: all entries first, then all name items.
 pub(crate) struct Directory {

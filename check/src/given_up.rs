@@ -11,7 +11,7 @@ use cairnfs_disk::format::geometry::Geometry;
 use cairnfs_disk::format::item::{EXTENT_UNWRITTEN, RawExtent};
 
 use crate::blocks::BlockSet;
-use crate::tree::Inherited;
+use crate::visit::Inherited;
 
 /// An extent of an inode.
 #[derive(Debug, Clone, Copy)]

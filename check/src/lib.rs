@@ -15,7 +15,9 @@
 
 mod births;
 mod blocks;
+mod checked;
 pub mod codes;
+mod context;
 mod data;
 mod directory;
 mod given_up;
@@ -32,6 +34,7 @@ mod shared;
 mod space;
 mod structure;
 mod tree;
+mod visit;
 mod volume;
 
 use cairnfs_disk::device::Device;

@@ -9,8 +9,9 @@ use cairnfs_disk::format::item::{ORPHAN_REMOVE, S_IFDIR};
 use cairnfs_disk::format::key::Key;
 
 use crate::codes;
+use crate::context::{Claims, Found, InodeRecord, Link};
 use crate::report::{Finding, Ledger};
-use crate::structure::{Claims, Found, InodeRecord, Link, Structure};
+use crate::structure::Structure;
 
 /// Number of inodes between two progress reports.
 const PROGRESS_STEP: u64 = 4096;

@@ -9,12 +9,12 @@ use cairnfs_disk::format::xattr::{decode_stored_xattrs, decode_xattrs};
 use cairnfs_disk::format::{BLOCK_SIZE, MAX_FILE_SIZE, MAX_INLINE, MAX_SYMLINK, ROOT_INO};
 
 use crate::codes;
+use crate::context::{Context, InodeRecord};
 use crate::directory::Directory;
 use crate::given_up::Mapped;
 use crate::holes::KeyRange;
-use crate::overlay::Item;
 use crate::report::{Finding, Ledger};
-use crate::structure::{Context, InodeRecord};
+use crate::visit::Item;
 
 /// The state of an object while its items arrive.
 pub(crate) struct Object {

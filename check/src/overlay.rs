@@ -23,20 +23,7 @@ use crate::blocks::BlockSet;
 use crate::given_up::{Mapped, Replaced};
 use crate::holes::KeyRange;
 use crate::report::Ledger;
-use crate::tree::Visitor;
-
-/// An item of the logical state.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Item<'a> {
-    pub(crate) key: Key,
-    pub(crate) value: &'a [u8],
-    /// First block of the leaf or log record that holds the item; none for a derived item.
-    pub(crate) block: Option<u64>,
-    /// Birth of the leaf that holds the item; none for an item of the log or a derived one.
-    pub(crate) birth: Option<u64>,
-    /// Whether the item is in the log. Attributes then contain their values.
-    pub(crate) logged: bool,
-}
+use crate::visit::{Item, Visitor};
 
 /// The final change of a key.
 enum Change {

@@ -11,13 +11,14 @@ use cairnfs_disk::format::ROOT_INO;
 use cairnfs_disk::format::item::decode_dir_entry;
 use cairnfs_disk::format::key::Kind;
 
+use crate::checked::Checked;
+use crate::context::Link;
 use crate::holes::KeyRange;
 use crate::log::Replay;
-use crate::overlay::{Item, Merge, Sink};
+use crate::overlay::{Merge, Sink};
 use crate::report::Ledger;
-use crate::roots::Checked;
-use crate::structure::Link;
 use crate::tree::Walker;
+use crate::visit::Item;
 use crate::volume::Volume;
 
 /// Maximum number of entries whose names are looked up.

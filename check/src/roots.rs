@@ -8,41 +8,23 @@ use std::collections::{BTreeMap, BTreeSet};
 use cairnfs_disk::error::Result;
 use cairnfs_disk::format::key::{Key, Kind, MAIN_ROOT, VOLUME_ROOT};
 use cairnfs_disk::format::lineage::check_changes;
-use cairnfs_disk::format::root::{MAIN_NAME, RawRoot, Root, RootState};
+use cairnfs_disk::format::root::{MAIN_NAME, Root, RootState};
 use cairnfs_disk::format::superblock::ROOTS;
 
+use crate::checked::Checked;
 use crate::codes;
+use crate::context::{Claims, Link};
 use crate::data;
 use crate::holes::{Holes, KeyRange};
 use crate::links;
 use crate::log::{Log, Replay};
-use crate::overlay::{Item, Merge};
+use crate::overlay::Merge;
 use crate::paths;
 use crate::report::{Finding, Ledger};
-use crate::structure::{Claims, Link, Structure};
-use crate::tree::{Inherited, Visitor, Walker};
+use crate::structure::Structure;
+use crate::tree::Walker;
+use crate::visit::{Inherited, Item, Visitor};
 use crate::volume::Volume;
-
-/// A root to check.
-pub(crate) struct Checked<'a> {
-    root: &'a Root,
-    pub(crate) inherited: Inherited,
-    /// The tree of its parent.
-    parent: Option<RawRoot>,
-}
-
-impl Checked<'_> {
-    /// Walks the root's tree, and passes its items with the changes of the log to `visitor`.
-    pub(crate) fn walk(
-        &self,
-        walker: &mut Walker<'_, '_>,
-        visitor: &mut dyn Visitor,
-        ledger: &mut Ledger<'_>,
-    ) -> Result<()> {
-        let tree = &self.root.tree;
-        walker.walk(&tree.ptr, tree.height.get(), visitor, ledger)
-    }
-}
 
 /// The roots of a volume while they are checked.
 pub(crate) struct Roots<'v, 'd> {

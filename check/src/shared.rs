@@ -14,8 +14,8 @@ use cairnfs_disk::format::xattr::{
 
 use crate::codes;
 use crate::holes::Holes;
-use crate::overlay::Item;
 use crate::report::{Finding, Ledger};
+use crate::visit::Item;
 
 /// Whether a value is stored where its hash demands.
 #[derive(Clone, Copy)]

@@ -12,8 +12,8 @@ use zerocopy::FromBytes;
 
 use crate::blocks::GROUP_WORDS;
 use crate::codes;
+use crate::context::Claims;
 use crate::report::{Finding, Ledger};
-use crate::structure::Claims;
 use crate::volume::Volume;
 
 /// Checks the group table, the bitmaps and the counts.

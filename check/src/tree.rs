@@ -16,36 +16,13 @@ use cairnfs_disk::format::{MAX_VALUE, NODE_BLOCKS, NODE_SIZE, checksum};
 use crate::blocks::BlockSet;
 use crate::codes;
 use crate::holes::KeyRange;
-use crate::overlay::Item;
 use crate::parent::Parent;
 use crate::report::{Finding, Ledger};
+use crate::visit::{Inherited, Item, Visitor};
 use crate::volume::Volume;
 
 /// Data bytes in a unit of a large value; the block number of the next unit precedes them.
 const UNIT_DATA: usize = NODE_SIZE - 8;
-
-/// Receives the items of a tree.
-pub(crate) trait Visitor {
-    /// An item, in key order.
-    fn item(&mut self, item: &Item<'_>, ledger: &mut Ledger<'_>) -> Result<()>;
-    /// A range of keys that cannot be read.
-    fn hole(&mut self, hole: KeyRange, ledger: &mut Ledger<'_>) -> Result<()>;
-}
-
-/// The part of the root's tree that another root may have too: a root inherits from its parent
-/// what was born up to the parent's boundary.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Inherited {
-    /// The parent's boundary; 0 without a parent.
-    pub(crate) boundary: u64,
-}
-
-impl Inherited {
-    /// Whether what was born in this context belongs to the parent.
-    pub(crate) fn has(self, birth: u64) -> bool {
-        birth <= self.boundary
-    }
-}
 
 /// Walks trees. All trees of a volume use the same walker, parents before children, so that it
 /// finds blocks used twice. A tree may contain a node of another one only if it inherits the node,

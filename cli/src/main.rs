@@ -10,6 +10,7 @@
 mod say;
 
 mod cmd;
+mod copied;
 mod daemon;
 mod handover;
 mod helper;

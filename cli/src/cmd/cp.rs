@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use cairnfs_daemon::failure::{AnyError, Explain, Failure, shown};
 use cairnfs_disk::types::FileKind;
 
-use crate::cmd::export::tell_lost;
+use crate::copied::tell_lost;
 use crate::interrupt;
 use crate::output::Progress;
 use crate::spec::{self, Spec, VolumePath, meant_volume};

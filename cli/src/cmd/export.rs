@@ -12,7 +12,7 @@ use cairnfs::fs::Lost;
 use cairnfs_daemon::failure::{AnyError, Explain, Failure, shown};
 use cairnfs_disk::types::OlderState;
 
-use crate::cmd::import::finish;
+use crate::copied::{finish, tell_lost};
 use crate::interrupt;
 use crate::output::{self, Progress};
 use crate::spec::VolumePath;
@@ -277,15 +277,6 @@ fn archive(
     let out = sink.finish()?.finish().explain(name)?;
     let flushed = out.into_inner().map_err(|e| e.into_error());
     flushed.map(drop).explain(name)
-}
-
-/// Reports attributes that could not be set.
-pub fn tell_lost(progress: &Progress, lost: u64) {
-    if lost > 0 {
-        progress.note(&format!(
-            "{lost} extended attributes were not kept: the destination does not take them"
-        ));
-    }
 }
 
 #[cfg(test)]

@@ -9,13 +9,13 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use cairnfs::fs::MakeOptions;
-use cairnfs_daemon::failure::{AnyError, Explain, Failure, shown, told};
+use cairnfs_daemon::failure::{AnyError, Explain, Failure, shown};
 use cairnfs_fuse::mountinfo;
 
-use crate::cmd::export::tell_lost;
 use crate::cmd::mkfs;
+use crate::copied::{finish, tell_lost};
 use crate::interrupt;
-use crate::output::{self, Progress};
+use crate::output::Progress;
 use crate::spec::{VolumePath, meant_volume};
 use crate::tree::host::HostSource;
 use crate::tree::packed::unpacked;
@@ -256,23 +256,4 @@ impl Read for Watched<'_> {
         self.progress.add(got as u64);
         Ok(got)
     }
-}
-
-/// Prints the summary of a copy: text on standard error; JSON on standard output, or on standard
-/// error if standard output holds an archive.
-pub fn finish(
-    summary: &Summary,
-    what: &str,
-    quiet: bool,
-    json: bool,
-    stdout_taken: bool,
-) -> Result<ExitCode, AnyError> {
-    match (json, stdout_taken) {
-        (true, true) => say!("{}", serde_json::to_string(summary)?),
-        (true, false) if summary.failed > 0 => output::json(summary)?,
-        (true, false) => told(output::json(summary))?,
-        (false, _) if !quiet => say!("{what} {}", summary.text()),
-        _ => {}
-    }
-    Ok(ExitCode::from(u8::from(summary.failed > 0)))
 }

@@ -40,7 +40,6 @@ mod long_requests;
 mod loops;
 mod messages;
 mod modes;
-mod noop;
 mod options;
 mod overlay;
 mod permissions;

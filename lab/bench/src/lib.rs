@@ -19,6 +19,7 @@ mod random;
 mod report;
 #[cfg(feature = "sections")]
 mod scaling;
+mod settings;
 mod tally;
 mod target;
 mod workload;
@@ -27,11 +28,12 @@ use std::error::Error;
 use std::io::Write;
 use std::process::ExitCode;
 
-pub use args::{Args, Command, Place, Run, parse};
-pub use compare::Compare;
+pub use args::{Args, Command, Run};
+pub use compare::options::Compare;
 pub use noop::Noop;
 pub use phase::Phase;
 pub use report::Report;
+pub use settings::{Place, parse};
 pub use tally::Latency;
 pub use workload::{
     Ageing, Branches, Dirfsync, Fsmark, Fsync, Maildir, Mixed, Neighbour, Workload, Xattr, measure,
@@ -39,7 +41,6 @@ pub use workload::{
 
 /// Parts of this crate that other benchmarks of the workspace use.
 pub mod parts {
-    pub use crate::args::parse_size;
     pub use crate::compare::conditions::Conditions;
     pub use crate::compare::figures::Spread;
     pub use crate::compare::stats::{Block, Requests};
@@ -47,6 +48,7 @@ pub mod parts {
     pub use crate::compare::table::readable;
     pub use crate::processor::process_cpu;
     pub use crate::random::Random;
+    pub use crate::settings::parse_size;
     pub use crate::tally::Tally;
 }
 

@@ -18,9 +18,9 @@ use cairnfs_disk::device::{Device, MemoryDevice};
 use serde_json::{Value, json};
 
 use crate::Result;
-use crate::args::parse_size;
 use crate::compare::table::readable;
 use crate::processor::process_cpu;
+use crate::settings::parse_size;
 
 /// Measure the sections that only one thread can be in, and what they allow on more processors.
 #[derive(Debug, Clone, clap::Args)]

@@ -1,15 +1,17 @@
 //! Failures as users see them: `cairnfs: <what>: <why>`, and a hint with the next step.
 //!
 //! Every command returns a [`Failure`] (or another error that is shown as it is). Only this
-//! module chooses hints and the exit code of a failure. From the crate it uses only the module
-//! that finds the process or mount that holds a volume.
+//! module chooses hints and the exit code of a failure. From the crate it uses only texts, and what
+//! finds the process or mount that holds a volume.
 
 use std::error::Error;
 use std::fmt;
 use std::io;
 use std::path::Path;
 
-use crate::holder::Holder;
+use crate::holder::{self, Holder};
+use crate::text::without_number;
+pub use crate::text::{io_text, show_bytes, shown};
 
 /// What a command returns when it fails.
 pub type AnyError = Box<dyn Error>;
@@ -68,7 +70,7 @@ impl Failure {
     /// The failure to open the volume at `path`.
     pub fn opening(path: &Path, why: &cairnfs::Error) -> Self {
         match why {
-            cairnfs::Error::InUse(_) => Failure::held(path, &crate::holder::of(path)),
+            cairnfs::Error::InUse(_) => Failure::held(path, &holder::of(path)),
             other => Failure::engine(shown(path), other),
         }
     }
@@ -303,40 +305,6 @@ impl<T> Explain<T> for Result<T, rustix::io::Errno> {
     }
 }
 
-/// The text of an I/O error without "(os error N)".
-pub fn io_text(error: &io::Error) -> String {
-    without_number(&error.to_string()).to_owned()
-}
-
-fn without_number(text: &str) -> &str {
-    let end = text.rfind(" (os error ");
-    end.and_then(|at| text.get(..at)).unwrap_or(text)
-}
-
-/// A path as shown in messages.
-pub fn shown(path: &Path) -> String {
-    show_bytes(path.as_os_str().as_encoded_bytes())
-}
-
-/// A name as shown in messages and on terminals: characters that can control a terminal are
-/// escaped.
-pub fn show_bytes(name: &[u8]) -> String {
-    let mut text = String::new();
-    for chunk in name.utf8_chunks() {
-        for c in chunk.valid().chars() {
-            if c.is_control() {
-                text.extend(c.escape_default());
-            } else {
-                text.push(c);
-            }
-        }
-        for byte in chunk.invalid() {
-            text.push_str(&format!("\\x{byte:02x}"));
-        }
-    }
-    text
-}
-
 /// Whether the error only means that the reader closed the pipe.
 pub fn is_broken_pipe(error: &(dyn Error + 'static)) -> bool {
     if let Some(failure) = error.downcast_ref::<Failure>() {
@@ -353,13 +321,6 @@ pub fn is_broken_pipe(error: &(dyn Error + 'static)) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn names_are_escaped_for_terminals() {
-        assert_eq!(show_bytes("plain é".as_bytes()), "plain é");
-        assert_eq!(show_bytes(b"a\x1b[2Jb"), "a\\u{1b}[2Jb");
-        assert_eq!(show_bytes(b"\xff\n"), "\\xff\\n");
-    }
 
     #[test]
     fn failure_text_is_what_then_why() {
@@ -384,11 +345,5 @@ mod tests {
         let f: Result<(), Failure> = Err(e).explain("standard output");
         assert!(is_broken_pipe(&f.unwrap_err()));
         assert!(!is_broken_pipe(&Failure::new("a", "b")));
-    }
-
-    #[test]
-    fn error_numbers_are_not_shown() {
-        let e = io::Error::from_raw_os_error(2);
-        assert_eq!(io_text(&e), "No such file or directory");
     }
 }

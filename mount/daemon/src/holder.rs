@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use crate::shell::word_of_path;
 use cairnfs_fuse::mountinfo;
 
-use crate::failure::{show_bytes, shown};
+use crate::text::{show_bytes, shown};
 
 /// The user of a volume, as far as it is known.
 #[derive(Debug, Default, PartialEq, Eq)]

@@ -27,6 +27,7 @@ pub mod reference;
 pub mod serving;
 pub mod shell;
 mod syslog;
+mod text;
 pub mod times;
 mod working;
 pub mod writer;

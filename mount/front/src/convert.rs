@@ -10,6 +10,9 @@ use cairnfs_transport::{Errno, abi, request};
 /// Preferred I/O size reported by `stat` (`st_blksize`), in bytes.
 const BLOCK_SIZE: u32 = 4096;
 
+/// The result of a request.
+pub type Outcome<T> = Result<T, Refusal>;
+
 /// Why a request is refused: an errno value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Refusal(pub i32);

@@ -20,7 +20,7 @@ use cairnfs_disk::acl::{ACCESS, Acl};
 use cairnfs_disk::types::KillPrivileges;
 use parking_lot::RwLock;
 
-use crate::ops::Outcome;
+use crate::convert::Outcome;
 use crate::trees::Place;
 
 /// Number of shards, selected by node id.

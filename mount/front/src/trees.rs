@@ -21,9 +21,8 @@ use cairnfs_disk::device::waiting;
 use cairnfs_disk::types::{Attr, RootInfo};
 use parking_lot::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use crate::convert::Refusal;
+use crate::convert::{Outcome, Refusal};
 use crate::losses::File;
-use crate::ops::Outcome;
 use crate::references::References;
 
 /// The first id that is not the number of an inode: the engine's counter does not get there.

@@ -6,7 +6,7 @@
 
 use serde::Serialize;
 
-use super::run::Run;
+use super::measured::Run;
 use super::system::System;
 use crate::Latency;
 use crate::phase::Phase;

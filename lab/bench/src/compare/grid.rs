@@ -4,8 +4,8 @@
 
 use std::collections::BTreeSet;
 
-use super::Found;
 use super::figures::{BYTES_EACH, CPU_EACH, MACHINE_EACH, Row};
+use super::found::Found;
 use super::system::System;
 use super::table::{Table, none, readable, times};
 use super::task::Work;

@@ -4,7 +4,8 @@ use std::io::{self, Write};
 
 use serde_json::{Value, json};
 
-use super::{Found, summary};
+use super::found::Found;
+use super::summary;
 
 /// Writes one object.
 pub fn write(found: &Found, out: &mut dyn Write) -> io::Result<()> {

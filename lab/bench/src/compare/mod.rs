@@ -10,9 +10,12 @@
 pub mod conditions;
 mod external;
 pub mod figures;
+mod found;
 mod grid;
 mod json;
 mod make;
+mod measured;
+pub mod options;
 mod place;
 mod plot;
 mod programs;
@@ -32,126 +35,22 @@ mod undo;
 
 use std::fs::File;
 use std::io::Write;
-use std::path::PathBuf;
 
 use crate::Result;
-use crate::args::parse_size;
 use conditions::Conditions;
 use external::Program;
-use figures::Row;
+use found::{Found, Missing};
+use measured::Run;
+use options::Compare;
 use place::Device;
 use programs::Programs;
 use progress::Progress;
-use run::{Ground, Run, order};
+use run::{Ground, order};
 use sets::Entry;
-use sizes::Sizes;
-use summary::Missing;
 use system::System;
 use table::Form;
 use task::Task;
 use undo::{Undo, Watch};
-
-/// Measure several file systems in turn on one device, and compare them.
-#[derive(Debug, Clone, clap::Args)]
-pub struct Compare {
-    /// What to measure, each with its options as one word: 'fsmark --threads 4'.
-    #[arg(value_name = "WORKLOAD")]
-    pub workloads: Vec<String>,
-
-    /// The same, as an option.
-    #[arg(long = "workload", value_name = "WORKLOAD")]
-    pub more: Vec<String>,
-
-    /// An image file to create, which is removed at the end; or a block device, with --force.
-    #[arg(long, value_name = "FILE")]
-    pub device: PathBuf,
-
-    /// Size of the image; suffixes M, G, T.
-    #[arg(long, value_name = "BYTES", default_value = "8G", value_parser = parse_size)]
-    pub size: u64,
-
-    /// Overwrite FILE if it exists. An image is removed at the end even then.
-    #[arg(long)]
-    pub force: bool,
-
-    /// The file systems [default: cairnfs,cairnfs-mount,noop,xfs,ext4,btrfs; of --single-client and
-    /// --everyday, those that are mounted].
-    #[arg(long, value_enum, value_delimiter = ',', value_name = "LIST")]
-    pub with: Vec<System>,
-
-    /// Instead of these, measure what each mechanism of CairnFS saves: in-process, with and without
-    /// each, by workloads that show it.
-    #[arg(long, conflicts_with_all = ["workloads", "more", "with", "threads", "external", "single_client", "everyday", "plot"])]
-    pub mechanisms: bool,
-
-    /// Measure what one client gets, beside eight: calls one by one, tar, rm, git; and what a busy
-    /// neighbour loses.
-    #[arg(long, conflicts_with = "threads")]
-    pub single_client: bool,
-
-    /// Measure everyday work: git, cargo, npm, tar, grep, rm, SQLite, pgbench, mail.
-    #[arg(long, conflicts_with = "threads")]
-    pub everyday: bool,
-
-    /// Fail if a program of --single-client or --everyday is not installed, instead of leaving out
-    /// its rows.
-    #[arg(long)]
-    pub require_programs: bool,
-
-    /// Number of rounds; fewer than 3 give no information about the spread.
-    #[arg(long, value_name = "N", default_value_t = 3)]
-    pub rounds: usize,
-
-    /// Run each fsmark and xattr with these numbers of threads: fsmark makes the same number of
-    /// files in all, xattr as many for each thread.
-    #[arg(long, value_delimiter = ',', value_name = "LIST")]
-    pub threads: Vec<usize>,
-
-    /// Also run these programs on the mounted file systems.
-    #[arg(long, value_enum, value_delimiter = ',', value_name = "LIST")]
-    pub external: Vec<Program>,
-
-    /// Memory that CairnFS may use, in-process and mounted [default: an eighth of what the process
-    /// may use]; the kernel's file systems have no such limit.
-    #[arg(long, value_name = "BYTES", value_parser = parse_size)]
-    pub cache: Option<u64>,
-
-    /// Files that ext4 has room for (`mkfs.ext4 -N`) [default: what it chooses for the size].
-    #[arg(long, value_name = "N")]
-    pub ext4_inodes: Option<u64>,
-
-    /// Mount options for cairnfs-mount and noop, as for `cairnfs mount`.
-    #[arg(short = 'o', long, value_name = "OPTIONS")]
-    pub mount_options: Option<String>,
-
-    /// Write all figures of all rounds to FILE; `-` is standard output, instead of tables.
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
-
-    /// Print tables as GitHub markdown.
-    #[arg(long)]
-    pub markdown: bool,
-
-    /// Draw the figures, as SVG files in DIR.
-    #[arg(long, value_name = "DIR")]
-    pub plot: Option<PathBuf>,
-
-    /// Sizes of the programs' loads.
-    #[command(flatten)]
-    pub sizes: Sizes,
-}
-
-/// All results of a comparison.
-struct Found {
-    conditions: Conditions,
-    systems: Vec<System>,
-    tasks: Vec<Task>,
-    /// Tasks that were left out.
-    missing: Vec<Missing>,
-    runs: Vec<Run>,
-    /// The combined figures of each task.
-    rows: Vec<Vec<Row>>,
-}
 
 /// Runs the comparison, and prints the figures.
 ///

@@ -1,8 +1,8 @@
 //! Plots: for each task bars with the minimum and maximum of all rounds, a panel for each phase
 //! with its own scale from zero; for each sweep lines over the number of threads.
 
-use super::Found;
 use super::figures::{BYTES_EACH, Kind, Row, SECONDS, WRITES_EACH};
+use super::found::Found;
 use super::svg::{Anchor, FAINT, INK, Picture, Type, hatched};
 use super::sweep::{Sweep, sweeps};
 use super::system::System;

@@ -6,35 +6,22 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::Command;
 
-use super::Compare;
 use super::external::{External, Inputs, Site};
 use super::make::{Shared, Spot, drop_caches};
+use super::options::Compare;
 use super::place::Device;
 use super::programs::Programs;
 use super::stats::{Block, machine_cpu};
 use super::system::System;
 use super::task::{Task, Work};
 use super::undo::{Made, Trace, Undo};
-use crate::args::{Place, parse};
 use crate::phase::Meter;
 use crate::processor::process_cpu;
 use crate::report::Report;
+use crate::settings::{Place, parse};
 use crate::target::{self, Dir, Directory, Raw, Target, Tree};
 use crate::workload::{ALL, measure_on};
 use crate::{Failure, Result};
-
-/// One run.
-#[derive(Debug, Clone)]
-pub struct Run {
-    /// The round, from 0.
-    pub round: usize,
-    /// The file system.
-    pub system: System,
-    /// Index of the task.
-    pub task: usize,
-    /// The figures.
-    pub report: Report,
-}
 
 /// The device and the directory for all runs.
 pub struct Ground<'a> {

@@ -3,8 +3,8 @@
 
 use cairnfs::Mechanism;
 
-use super::Found;
 use super::figures::Row;
+use super::found::Found;
 use super::system::System;
 use super::table::{Table, none, readable, times};
 use super::task::Task;

@@ -6,19 +6,10 @@
 
 use serde_json::{Value, json};
 
-use super::Found;
 use super::figures::{CPU_EACH, Kind, MACHINE_EACH, MEBIBYTES, Row};
+use super::found::Found;
 use super::system::System;
 use super::table::{Against, Table, none, readable, spread};
-
-/// A task that was not measured because a program is missing.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Missing {
-    /// The task's title.
-    pub title: String,
-    /// What is missing.
-    pub why: String,
-}
 
 /// Returns both tables; none if they would repeat a single task.
 pub fn tables(found: &Found) -> Vec<Table> {
@@ -165,6 +156,7 @@ mod tests {
     use super::super::figures::tests::{phase, run};
     use super::super::task::Task;
     use super::*;
+    use crate::compare::found::Missing;
 
     const SYSTEMS: [System; 4] = [
         System::CairnfsMount,

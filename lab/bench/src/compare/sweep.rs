@@ -1,7 +1,7 @@
 //! Sweeps: tasks that differ only in the number of threads, presented together.
 
-use super::Found;
 use super::figures::{Kind, Row};
+use super::found::Found;
 use super::system::System;
 use super::table::{Table, readable};
 

@@ -8,7 +8,7 @@ use cairnfs::Mechanism;
 use super::external::External;
 use super::system::System;
 use crate::Result;
-use crate::args::parse;
+use crate::settings::parse;
 use crate::target::raw;
 use crate::workload::{
     Ageing, Branches, Dirfsync, Fsmark, Fsync, Maildir, Mixed, Neighbour, Workload, Xattr,

@@ -21,7 +21,7 @@ pub use directory::{Directory, Hooks};
 pub use raw::Raw;
 use volume::Opened;
 
-use crate::args::Place;
+use crate::settings::Place;
 use crate::{Failure, Result};
 
 /// A file system under test. Threads call it concurrently.

@@ -9,7 +9,7 @@ use cairnfs::{Volume, VolumeOptions};
 use super::branches::VolumeTree;
 use super::{Dir, Image, Target, Tree, engine, library};
 use crate::Result;
-use crate::args::Place;
+use crate::settings::Place;
 
 /// The open volume, and the sums of counters of earlier openings.
 pub struct Opened {

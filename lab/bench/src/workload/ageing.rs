@@ -12,8 +12,8 @@ use parking_lot::Mutex;
 
 use super::{Description, Phases, Worker, Workload, at_least_one, contents, file_name};
 use crate::Result;
-use crate::args::parse_size;
 use crate::random::Random;
+use crate::settings::parse_size;
 use crate::target::{Dir, Open};
 
 /// Replace and overwrite files of many sizes, round after round, at one fill.

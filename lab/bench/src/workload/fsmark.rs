@@ -7,7 +7,7 @@
 
 use super::{Description, Phases, Worker, Workload, at_least_one, at_most_1g, contents, file_name};
 use crate::Result;
-use crate::args::parse_size;
+use crate::settings::parse_size;
 
 /// Make many files, list and stat them all, remove them all.
 #[derive(Debug, Clone, clap::Args)]

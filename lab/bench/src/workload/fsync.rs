@@ -6,8 +6,8 @@
 
 use super::{Description, Phases, Worker, Workload, at_least_one, at_most_1g, contents, file_name};
 use crate::Result;
-use crate::args::parse_size;
 use crate::random::Random;
+use crate::settings::parse_size;
 use crate::target::{Open, OpenFile};
 
 /// Write files block by block, and sync each again and again.

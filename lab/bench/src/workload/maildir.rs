@@ -3,7 +3,7 @@
 
 use super::{Description, Phases, Worker, Workload, at_least_one, at_most_1g, contents};
 use crate::Result;
-use crate::args::parse_size;
+use crate::settings::parse_size;
 
 /// Deliver messages as a mail server does.
 #[derive(Debug, Clone, clap::Args)]

@@ -26,9 +26,9 @@ pub use neighbour::Neighbour;
 pub use xattr::Xattr;
 
 use crate::Result;
-use crate::args::Place;
 use crate::phase::{Meter, total};
 use crate::report::Report;
+use crate::settings::Place;
 use crate::target::{self, Target};
 
 use phases::{Phases, Worker};

@@ -8,8 +8,8 @@
 
 use super::{Description, Phases, Worker, Workload, at_least_one, file_name};
 use crate::Result;
-use crate::args::parse_size;
 use crate::random::Random;
+use crate::settings::parse_size;
 
 /// Set attributes whose values are equal for many files, and read them.
 #[derive(Debug, Clone, clap::Args)]

@@ -32,6 +32,7 @@ use parking_lot::{Mutex, MutexGuard, RwLock};
 pub use self::names::Unused;
 use crate::admission::Admission;
 pub use crate::caller::Caller;
+pub use crate::convert::Outcome;
 use crate::convert::Refusal;
 use crate::full::Full;
 use crate::listings::Listings;
@@ -44,9 +45,6 @@ use crate::trees::{Place, STALE, Trees};
 
 /// Time for which a replacement waits for the renewal of a listing.
 const RENEWAL_MAX: Duration = Duration::from_secs(1);
-
-/// The result of a request.
-pub type Outcome<T> = Result<T, Refusal>;
 
 /// Runs one operation. A panic in it is logged and refused as EIO.
 pub fn caught<T>(what: &str, ino: u64, op: impl FnOnce() -> Outcome<T>) -> Outcome<T> {

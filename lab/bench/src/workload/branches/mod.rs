@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{Description, Phases, Worker, Workload, at_least_one, at_most_1g, contents, file_name};
 use crate::Result;
-use crate::args::parse_size;
+use crate::settings::parse_size;
 use crate::target::{Open, Tree};
 
 /// Fork a tree of files, change the forks, compare and remove them.
