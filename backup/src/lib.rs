@@ -13,7 +13,6 @@
 #![deny(missing_docs)]
 
 mod cache;
-mod care;
 mod catalogue;
 mod check;
 mod compact;
@@ -28,6 +27,7 @@ mod image;
 mod in_flight;
 mod keep;
 mod losses;
+mod maintenance;
 mod pack;
 mod prune;
 mod repair;
@@ -43,7 +43,6 @@ mod watch;
 mod writer;
 
 pub use cache::Cache;
-pub use care::{Done, Job};
 pub use catalogue::{Catalogue, Newest};
 pub use check::{Report, check, check_without};
 pub use device::{Fetch, MomentDevice};
@@ -53,6 +52,7 @@ pub use image::Image;
 pub use in_flight::Waiting;
 pub use keep::{DENSE, Keep, Rules};
 pub use losses::{DamagedMoment, Losses, Unreadable};
+pub use maintenance::{Done, Job};
 pub use prune::{PruneOptions, Pruned, prune};
 pub use repair::{Repaired, repair};
 pub use restore::{restore, restore_readable};

@@ -1,20 +1,20 @@
 //! Pruning: moments that no rule keeps go, then what nothing needs any longer.
 //!
 //! In this order: a head without the moments, then the objects, some time later for the sake of programs
-//! that read them ([`Care`] knows which). So a crash leaves garbage that the next prune removes, and never a
+//! that read them ([`Maintenance`] knows which). So a crash leaves garbage that the next prune removes, and never a
 //! moment that lacks something. Where there is no space for the head, what is needed neither by a moment nor
-//! by a writer goes before. Uses the writer, rules, care and compaction.
+//! by a writer goes before. Uses the writer, rules, maintenance and compaction.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::tz::TimeZone;
 
-use crate::care::Care;
 use crate::compact;
 use crate::error::{Error, Result};
 use crate::format::head::Moment;
 use crate::keep::Keep;
+use crate::maintenance::Maintenance;
 use crate::seal::Key;
 use crate::store::Store;
 use crate::watch::Watch;
@@ -114,20 +114,26 @@ fn prune_once(
         return Ok(());
     }
     writer.begin()?;
-    let mut care = Care::default();
+    let mut maintenance = Maintenance::default();
     // What earlier programs have left is told by heads that the next whole one may remove.
-    add(pruned, care.settle(&mut writer, options.grace, watch)?);
+    add(
+        pruned,
+        maintenance.settle(&mut writer, options.grace, watch)?,
+    );
     if !removed.is_empty() {
         writer.catalogue_mut().set_moments(moments);
         writer.publish(true)?;
         pruned.removed.extend(removed);
-        add(pruned, care.settle(&mut writer, options.grace, watch)?);
+        add(
+            pruned,
+            maintenance.settle(&mut writer, options.grace, watch)?,
+        );
     }
     watch.go_on()?;
     if writer.seal().opens() {
-        merge(&mut writer, &mut care, (options, watch), pruned)?;
+        merge(&mut writer, &mut maintenance, (options, watch), pruned)?;
     }
-    (pruned.left_bytes, pruned.left_objects) = care.left();
+    (pruned.left_bytes, pruned.left_objects) = maintenance.left();
     Ok(())
 }
 
@@ -135,17 +141,17 @@ fn prune_once(
 /// more; what had to go has gone in any case, and a merge would only save more space.
 fn merge(
     writer: &mut Writer,
-    care: &mut Care,
+    maintenance: &mut Maintenance,
     (options, watch): (&PruneOptions, &dyn Watch),
     pruned: &mut Pruned,
 ) -> Result<()> {
-    if fitting(try_merge(writer, care, (options, watch), pruned))?.is_some() {
+    if fitting(try_merge(writer, maintenance, (options, watch), pruned))?.is_some() {
         return Ok(());
     }
     // Without space there is nothing that can be begun again.
-    let gone = fitting(make_room_again(writer, care, watch, pruned))?.unwrap_or(0);
+    let gone = fitting(make_room_again(writer, maintenance, watch, pruned))?.unwrap_or(0);
     pruned.has_no_space =
-        gone == 0 || fitting(try_merge(writer, care, (options, watch), pruned))?.is_none();
+        gone == 0 || fitting(try_merge(writer, maintenance, (options, watch), pruned))?.is_none();
     Ok(())
 }
 
@@ -159,7 +165,7 @@ fn fitting<T>(done: Result<T>) -> Result<Option<T>> {
 
 fn try_merge(
     writer: &mut Writer,
-    care: &mut Care,
+    maintenance: &mut Maintenance,
     (options, watch): (&PruneOptions, &dyn Watch),
     pruned: &mut Pruned,
 ) -> Result<()> {
@@ -167,7 +173,7 @@ fn try_merge(
     if merged > 0 {
         writer.publish(true)?;
         pruned.merged += merged;
-        add(pruned, care.settle(writer, options.grace, watch)?);
+        add(pruned, maintenance.settle(writer, options.grace, watch)?);
     }
     Ok(())
 }
@@ -176,13 +182,13 @@ fn try_merge(
 /// for readers; returns how many objects these were.
 fn make_room_again(
     writer: &mut Writer,
-    care: &mut Care,
+    maintenance: &mut Maintenance,
     watch: &dyn Watch,
     pruned: &mut Pruned,
 ) -> Result<u64> {
     writer.reopen()?;
     writer.begin()?;
-    let (bytes, objects) = care.settle(writer, Duration::ZERO, watch)?;
+    let (bytes, objects) = maintenance.settle(writer, Duration::ZERO, watch)?;
     add(pruned, (bytes, objects));
     Ok(objects)
 }

@@ -10,7 +10,6 @@ use std::time::{Duration, SystemTime};
 
 use jiff::tz::TimeZone;
 
-use crate::care::{Care, Done, Job};
 use crate::catalogue::since_epoch;
 use crate::compact;
 use crate::error::{Error, Result};
@@ -19,13 +18,14 @@ use crate::format::{BLOCK, MAX_RUNS};
 use crate::image::Image;
 use crate::keep::Rules;
 use crate::losses::Losses;
+use crate::maintenance::{Done, Job, Maintenance};
 use crate::pack::Packer;
 use crate::runs::{Blocks, layer_runs};
 use crate::store::Store;
 use crate::watch::Watch;
 use crate::writer::{Writer, WriterOptions};
 
-/// How often a backup is begun that its own care, or the volume's want of space, interrupts.
+/// How often a backup is begun that its own maintenance, or the volume's want of space, interrupts.
 const ATTEMPTS: u32 = 3;
 
 /// Told of runs: first block and number of blocks.
@@ -126,7 +126,7 @@ pub struct Shipper {
     last: Option<(String, Blocks)>,
     /// Whether the writer must read anew what is kept: something has failed.
     is_stale: bool,
-    care: Care,
+    maintenance: Maintenance,
 }
 
 impl Shipper {
@@ -139,7 +139,7 @@ impl Shipper {
             writer: Writer::open(store, &source.volume(), options)?,
             last: None,
             is_stale: false,
-            care: Care::default(),
+            maintenance: Maintenance::default(),
         })
     }
 
@@ -254,7 +254,7 @@ impl Shipper {
     pub fn make_room(&mut self) -> Result<bool> {
         self.fresh(|this| {
             let (_, objects) = this.writer.make_room()?;
-            let waste = this.care.delete_waste(&this.writer)?;
+            let waste = this.maintenance.delete_waste(&this.writer)?;
             Ok(objects + waste > 0)
         })
     }
@@ -268,7 +268,7 @@ impl Shipper {
         match self.is_stale {
             // It is not known what is kept; the next shipment reads that.
             true => Ok(None),
-            false => self.care.next(&mut self.writer, grace),
+            false => self.maintenance.next(&mut self.writer, grace),
         }
     }
 
@@ -280,7 +280,7 @@ impl Shipper {
         match self.is_stale || !done.is_of(&self.writer) {
             // What it has stored is garbage, what it has found may not be any longer.
             true => Ok(()),
-            false => self.fresh(|this| this.care.take(done, &mut this.writer)),
+            false => self.fresh(|this| this.maintenance.take(done, &mut this.writer)),
         }
     }
 

@@ -77,7 +77,7 @@ impl Writer {
         }
     }
 
-    /// Opens a backup that is there, for its care. The name of its writer stays, so that this goes on
+    /// Opens a backup that is there, for its maintenance. The name of its writer stays, so that this goes on
     /// afterwards.
     ///
     /// # Errors
@@ -124,7 +124,7 @@ impl Writer {
         })
     }
 
-    /// Reads anew what is kept, to begin again: for a writer that was interrupted by the care of its
+    /// Reads anew what is kept, to begin again: for a writer that was interrupted by the maintenance of its
     /// backup.
     ///
     /// # Errors

@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 
 use cairnfs_daemon::failure::{Failure, io_text, show_bytes, shown};
 
-use crate::seat;
+use crate::mount_location;
 
 /// The hint where a reference has a colon that does not begin a path.
 pub const SLASH: &str = "the path in a branch or snapshot begins with a slash: VOLUME@NAME:/PATH";
@@ -46,7 +46,7 @@ impl VolumePath {
     pub fn parse(arg: &OsStr) -> Result<Self, Failure> {
         let whole = Path::new(arg);
         if whole.is_dir() {
-            seat::refuse_dead(whole)?;
+            mount_location::refuse_dead(whole)?;
             return Err(Failure::new(shown(whole), "is a directory, not a volume"));
         }
         if whole.exists() {
@@ -60,7 +60,7 @@ impl VolumePath {
             return Ok(inside);
         }
         // It cannot be asked what it is there.
-        seat::refuse_dead(whole)?;
+        mount_location::refuse_dead(whole)?;
         Err(no_volume(whole))
     }
 

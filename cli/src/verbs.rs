@@ -24,8 +24,8 @@ use crate::cmd::{
 use crate::handover::attempts::{ANSWER, Alone, Asked, ask_or_do_alone};
 use crate::handover::caller::Call;
 use crate::interrupt;
+use crate::mount_location::{self, MountLocation};
 use crate::roots::Roots;
-use crate::seat::{self, Seat};
 use crate::stage::Stage;
 use crate::volume::Access;
 
@@ -136,19 +136,19 @@ struct Line {
 }
 
 /// Performs a command that is given as words, on `stage`; returns its exit code. Its own failures are
-/// told there. If it names a directory of a mount, that is the mount of `seat`, whatever is there now.
+/// told there. If it names a directory of a mount, that is the mount of `location`, whatever is there now.
 ///
 /// # Errors
 /// The words are no command.
 pub fn perform_words<'a>(
     words: impl IntoIterator<Item = &'a OsStr>,
-    seat: Option<&Seat>,
+    location: Option<&MountLocation>,
     stage: &Stage,
 ) -> Result<u8, AnyError> {
     let words = std::iter::once(OsStr::new("cairnfs")).chain(words);
     let verb = <Line as clap::Parser>::try_parse_from(words)?.verb;
-    let named = match seat {
-        Some(seat) => Ok(Named::seated(verb.volume(), seat.clone())),
+    let named = match location {
+        Some(location) => Ok(Named::located(verb.volume(), location.clone())),
         None => Named::find(verb.volume()),
     };
     let done = named.map_err(AnyError::from);
@@ -236,8 +236,8 @@ fn perform_here(verb: &Verb, named: &Named, roots: Roots<'_>) -> Result<u8, AnyE
 pub fn file_of(path: &Path) -> Result<PathBuf, Failure> {
     let named = Named::find(path)?;
     let volume = named
-        .seat()?
-        .map_or(named.volume.clone(), |seat| seat.volume.clone());
+        .location()?
+        .map_or(named.volume.clone(), |location| location.volume.clone());
     Ok(volume.canonicalize().unwrap_or(volume))
 }
 
@@ -253,16 +253,16 @@ struct InMount {
     dir: PathBuf,
     entry: MountEntry,
     /// What its daemon tells, once that is needed: asking takes a process of its own.
-    seat: OnceCell<Seat>,
+    location: OnceCell<MountLocation>,
 }
 
 impl InMount {
-    fn seat(&self) -> Result<&Seat, Failure> {
-        if let Some(seat) = self.seat.get() {
-            return Ok(seat);
+    fn location(&self) -> Result<&MountLocation, Failure> {
+        if let Some(location) = self.location.get() {
+            return Ok(location);
         }
-        let seat = Seat::of(&self.dir)?.ok_or_else(|| no_volume(&self.dir))?;
-        Ok(self.seat.get_or_init(|| seat))
+        let location = MountLocation::of(&self.dir)?.ok_or_else(|| no_volume(&self.dir))?;
+        Ok(self.location.get_or_init(|| location))
     }
 }
 
@@ -280,7 +280,7 @@ impl Named {
             });
         }
         // A directory stands for the volume that is mounted there, or above.
-        let entry = seat::entry_of(path)?.ok_or_else(|| no_volume(path))?;
+        let entry = mount_location::entry_of(path)?.ok_or_else(|| no_volume(path))?;
         if entry.is_moment() {
             let why = "shows a moment of a backup, which has no snapshots and no branches";
             return Err(Failure::new(shown(path), why)
@@ -291,33 +291,33 @@ impl Named {
             mount: Some(InMount {
                 dir: path.to_path_buf(),
                 entry,
-                seat: OnceCell::new(),
+                location: OnceCell::new(),
             }),
         })
     }
 
     /// That of a directory in a mount, which may lead to another one by now.
-    fn seated(dir: &Path, seat: Seat) -> Self {
+    fn located(dir: &Path, location: MountLocation) -> Self {
         Self {
-            volume: seat.volume.clone(),
+            volume: location.volume.clone(),
             mount: Some(InMount {
                 dir: dir.to_path_buf(),
-                entry: seat.entry.clone(),
-                seat: seat.into(),
+                entry: location.entry.clone(),
+                location: location.into(),
             }),
         }
     }
 
-    fn seat(&self) -> Result<Option<&Seat>, Failure> {
-        self.mount.as_ref().map(InMount::seat).transpose()
+    fn location(&self) -> Result<Option<&MountLocation>, Failure> {
+        self.mount.as_ref().map(InMount::location).transpose()
     }
 
     /// Where the file is. That of a mount may have been moved, and its path may have another one.
     fn path(&self) -> Result<PathBuf, Failure> {
-        let Some(seat) = self.seat()? else {
+        let Some(location) = self.location()? else {
             return Ok(self.volume.clone());
         };
-        seat.path().ok_or_else(|| {
+        location.path().ok_or_else(|| {
             let why = "was moved or deleted while it was mounted, and its daemon does not answer";
             Failure::new(shown(&self.volume), why)
         })
@@ -325,7 +325,7 @@ impl Named {
 
     /// The branch or snapshot of the mount.
     fn branch(&self) -> Result<Option<&str>, Failure> {
-        Ok(self.seat()?.and_then(Seat::branch))
+        Ok(self.location()?.and_then(MountLocation::branch))
     }
 }
 
@@ -335,16 +335,21 @@ fn ask(verb: &Verb, named: &Named, stage: &Stage) -> Result<Asked<u8>, AnyError>
     let Some(mount) = &named.mount else {
         return ask_at(verb, named, (by_path(), None), stage);
     };
-    if mount.seat.get().is_none() && !mount.entry.has("ro") {
+    if mount.location.get().is_none() && !mount.entry.has("ro") {
         // Mostly the volume is where it was mounted. Its daemon knows its mounts by their devices, so
         // another one does nothing; and the branch of one that is not read-only.
-        let likely = (by_path(), Some(seat::named(&mount.entry)));
+        let likely = (by_path(), Some(mount_location::named(&mount.entry)));
         if let done @ Asked::Done(_) = ask_at(verb, named, likely, stage)? {
             return Ok(done);
         }
     }
-    let seat = mount.seat()?;
-    ask_at(verb, named, (seat.socket(), Some(seat.named())), stage)
+    let location = mount.location()?;
+    ask_at(
+        verb,
+        named,
+        (location.socket(), Some(location.named())),
+        stage,
+    )
 }
 
 /// Has the command performed by the daemon with this socket, if it serves the mount.

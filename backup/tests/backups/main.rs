@@ -9,10 +9,10 @@
     reason = "a test fails by panicking"
 )]
 
-mod care;
 mod crashes;
 mod heads;
 mod hostile;
+mod maintenance;
 mod refused;
 mod rotten;
 mod scale;

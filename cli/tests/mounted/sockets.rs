@@ -198,7 +198,7 @@ fn garbage_and_silence_at_the_socket_harm_nobody() {
             "{answer:?}"
         );
     }
-    // A permit with a connection that is none.
+    // A grant with a connection that is none.
     let mut stream = UnixStream::connect(&path).unwrap();
     stream.write_all(&request()).unwrap();
     let null = File::open("/dev/null").unwrap();

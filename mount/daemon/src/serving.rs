@@ -13,13 +13,13 @@ use cairnfs::fs::FileSystem;
 use cairnfs_fuse::apart::Apart;
 use cairnfs_fuse::{MountOptions, Sessions, status};
 
-use crate::carrier::{Carrier, Orders};
-use crate::clerk::House;
+use crate::backup_worker::{BackupWorker, Orders};
 use crate::commands::Commands;
 use crate::damage::unknown_space;
 use crate::exit::{Failure, failed};
 use crate::failure::shown;
-use crate::handover::desk::{Clerk, Desk};
+use crate::handover::control_socket::{ControlSocket, MountPolicy};
+use crate::mount_service::MountService;
 use crate::notify;
 use crate::opening;
 use crate::opening::OpenVolume;
@@ -88,11 +88,11 @@ pub fn serve(service: &Service<'_>) -> Result<(), Failure> {
     };
     warn_of_damage(&fs);
     let open = Arc::new(OpenVolume::new(fs));
-    let mut desk = None;
-    let served = serve_all(service, &open, &mut desk);
+    let mut socket = None;
+    let served = serve_all(service, &open, &mut socket);
     let fs = open.get();
     // Until the next daemon can have the socket, commands are told to wait.
-    let closed = fs.close_with(|| drop(desk));
+    let closed = fs.close_with(|| drop(socket));
     let last_words = match (fs.failure(), served, closed) {
         (Some(failure), ..) => status::stopped_by(volume, &failure),
         (None, Err(Failure(_, why)), _) => why,
@@ -137,24 +137,24 @@ fn say(text: &str) {
     let _ = io::stderr().write_all(text.as_bytes());
 }
 
-/// Serves the first mount, and those that commands hand over at `desk`, until the last one has ended.
+/// Serves the first mount, and those that commands hand over at `socket`, until the last one has ended.
 fn serve_all(
     service: &Service<'_>,
     open: &Arc<OpenVolume>,
-    desk: &mut Option<Desk>,
+    socket: &mut Option<ControlSocket>,
 ) -> Result<(), Failure> {
     let (volume, options) = (service.volume, service.options);
     let sessions = Arc::new(Sessions::with(Apart::by_program(service.apart)));
     sessions.watch_signals(!service.detached).map_err(failed)?;
     let (orders, taken) = Orders::of(options).map_err(failed)?.unzip();
     let first = (options, service.commands);
-    let house = House::new(Arc::clone(open), volume, first, &sessions);
-    let house = Arc::new(house.with_backup(orders.clone()));
-    house.mount_first(service.dir)?;
+    let mounts = MountService::new(Arc::clone(open), volume, first, &sessions);
+    let mounts = Arc::new(mounts.with_backup(orders.clone()));
+    mounts.mount_first(service.dir)?;
     let alone = !open.get().is_read_only();
     if service.moment.is_none() {
-        match Desk::open(volume, alone, Arc::clone(&house)) {
-            Ok(open) => *desk = Some(open),
+        match ControlSocket::open(volume, alone, Arc::clone(&mounts)) {
+            Ok(open) => *socket = Some(open),
             Err(error) => {
                 tracing::warn!(
                     "no other branch can be mounted beside this one: no socket: {error}"
@@ -162,17 +162,17 @@ fn serve_all(
             }
         }
     }
-    let carrier = orders.zip(taken).map(|orders| {
-        let begun = Carrier::begin(orders, (open, volume, &sessions), options);
+    let worker = orders.zip(taken).map(|orders| {
+        let begun = BackupWorker::begin(orders, (open, volume, &sessions), options);
         begun.map_err(failed)
     });
-    let carrier = carrier.transpose()?;
+    let worker = worker.transpose()?;
     announce(service);
     let served = sessions.wait().map_err(failed);
-    if let Some(unshipped) = carrier.and_then(Carrier::finish) {
+    if let Some(unshipped) = worker.and_then(BackupWorker::finish) {
         let text = unshipped_text(options, volume, &unshipped);
         tracing::error!("{text}");
-        house.farewell().say(&text);
+        mounts.end_notice().say(&text);
     }
     served
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use cairnfs_fuse::Sessions;
 
-use crate::carrier::{Orders, Stored};
+use crate::backup_worker::{Orders, Stored};
 use crate::commands::{Caller, Command, Place};
 use crate::failure::Failure;
 use crate::handover::frames::{Answer, NamedMount};

@@ -66,13 +66,13 @@ Exit codes: 0 stored, or nothing has changed; 1 not stored; 2 wrong arguments;
 #[command(subcommand_negates_reqs = true)]
 pub struct Args {
     #[command(subcommand)]
-    care: Option<Care>,
+    maintenance: Option<Maintenance>,
     #[command(flatten)]
     now: Option<now::Args>,
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum Care {
+enum Maintenance {
     List(list::Args),
     Check(check::Args),
     Prune(prune::Args),
@@ -81,11 +81,11 @@ enum Care {
 
 /// Runs the command.
 pub fn run(args: Args) -> Result<ExitCode, AnyError> {
-    match (args.care, args.now) {
-        (Some(Care::List(args)), _) => list::run(&args),
-        (Some(Care::Check(args)), _) => check::run(&args),
-        (Some(Care::Prune(args)), _) => prune::run(&args),
-        (Some(Care::Repair(args)), _) => repair::run(&args),
+    match (args.maintenance, args.now) {
+        (Some(Maintenance::List(args)), _) => list::run(&args),
+        (Some(Maintenance::Check(args)), _) => check::run(&args),
+        (Some(Maintenance::Prune(args)), _) => prune::run(&args),
+        (Some(Maintenance::Repair(args)), _) => repair::run(&args),
         (None, Some(mut now)) => {
             now.prepare()?;
             verbs::run(&Verb::Backup(now))

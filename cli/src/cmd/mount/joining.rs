@@ -25,7 +25,7 @@ use super::Args;
 use crate::handover::attempts::{ANSWER, Alone, Asked, ask_or_do_alone};
 use crate::handover::caller::Call;
 use crate::interrupt;
-use crate::seat::Seat;
+use crate::mount_location::MountLocation;
 
 /// Has the volume mounted on `dir` by its daemon, which is started if there is none.
 pub(super) fn join_or_start(
@@ -51,14 +51,14 @@ pub(super) fn join(
     dir: &Path,
     options: &MountOptions,
 ) -> Result<(), Failure> {
-    let seat = Seat::of(base).map_err(|failure| failed(in_line(&failure)))?;
-    let Some(seat) = seat else {
+    let location = MountLocation::of(base).map_err(|failure| failed(in_line(&failure)))?;
+    let Some(location) = location else {
         return Err(failed(format_args!(
             "{} is not in a mounted volume",
             shown(base)
         )));
     };
-    match ask(args, (seat.socket(), &seat.volume), dir, options)? {
+    match ask(args, (location.socket(), &location.volume), dir, options)? {
         Asked::Done(()) => Ok(()),
         Asked::Nobody | Asked::Closing(_) => Err(failed(format_args!(
             "the daemon of the mount on {} cannot be called",

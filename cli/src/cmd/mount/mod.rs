@@ -15,7 +15,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use cairnfs::fs::{MakeOptions, inspect, is_unmade};
-use cairnfs_daemon::carrier;
+use cairnfs_daemon::backup_worker;
 use cairnfs_daemon::exit::{EXIT_USAGE, Failure, failed};
 use cairnfs_daemon::failure::shown;
 use cairnfs_daemon::serving::{self, Service};
@@ -194,7 +194,7 @@ fn mount(args: &Args) -> Result<(), Failure> {
         return Err(Failure(EXIT_USAGE, text.into()));
     };
     check_cache(&options).map_err(|text| Failure(EXIT_USAGE, text))?;
-    carrier::check(&options).map_err(|text| Failure(EXIT_USAGE, text))?;
+    backup_worker::check(&options).map_err(|text| Failure(EXIT_USAGE, text))?;
     if args.moment.is_given() {
         return mount_moment(args, dir, options);
     }
@@ -203,7 +203,7 @@ fn mount(args: &Args) -> Result<(), Failure> {
     }
     let volume = find_volume(args)?;
     let dir = find_dir(args, dir)?;
-    carrier::check_place(&options, &dir).map_err(failed)?;
+    backup_worker::check_place(&options, &dir).map_err(failed)?;
     if args.fake {
         return Ok(());
     }
@@ -213,7 +213,7 @@ fn mount(args: &Args) -> Result<(), Failure> {
         if let Some(warning) = mkfs::outgrows(&volume).filter(|_| !options.read_only) {
             say!("cairnfs mount: warning: {warning}");
         }
-        if let Some(warning) = carrier::doubt(&options) {
+        if let Some(warning) = backup_worker::doubt(&options) {
             say!("cairnfs mount: warning: {warning}");
         }
         if let Some(front) = inspect(&volume).ok().and_then(|info| info.front) {

@@ -299,7 +299,7 @@ impl Fork {
 fn lease(base: &Base, dir: &Path) -> Option<Lease> {
     let entry = mountinfo::at(dir).ok()??;
     let name = match &base.mounted {
-        Some(mount) => mount.seat.socket()?,
+        Some(mount) => mount.location.socket()?,
         None => SocketName::of(&base.place.metadata().ok()?),
     };
     Call::begin(&name, geteuid().as_raw(), ANSWER)?.lease(&entry.device)

@@ -27,7 +27,7 @@ use cairnfs_fuse::mountinfo;
 use signal_hook::low_level::signal_name;
 
 use crate::interrupt;
-use crate::seat::{self, Seat};
+use crate::mount_location::{self, MountLocation};
 use crate::stage::Stage;
 use crate::verbs;
 use fork::{Fork, Ran};
@@ -120,7 +120,7 @@ struct Base {
 
 /// The mount of the base.
 struct Mount {
-    seat: Seat,
+    location: MountLocation,
     /// The directory of the branch that is mounted: all of it, or what `mount --bind` shows.
     part: PathBuf,
     /// The working directory in that.
@@ -129,7 +129,7 @@ struct Mount {
 
 impl Mount {
     fn dir(&self) -> &Path {
-        &self.seat.entry.mountpoint
+        &self.location.entry.mountpoint
     }
 
     /// The working directory, from the root of the branch on.
@@ -227,16 +227,16 @@ impl Base {
                 mounted: None,
             });
         }
-        let Some(seat) = Seat::of(&place)? else {
+        let Some(location) = MountLocation::of(&place)? else {
             return Err(
                 Failure::new(shown(&place), "is not in a mounted volume").hint(
                     "change to a directory of one, or name it: cairnfs try --volume VOLUME CMD",
                 ),
             );
         };
-        let mount = Mount::find(seat, &place, named)?;
+        let mount = Mount::find(location, &place, named)?;
         Ok(Self {
-            branch: mount.seat.branch().unwrap_or(MAIN_NAME).to_owned(),
+            branch: mount.location.branch().unwrap_or(MAIN_NAME).to_owned(),
             place: mount.dir().to_path_buf(),
             mounted: Some(mount),
         })
@@ -267,7 +267,9 @@ impl Base {
     }
 
     fn is_snapshot(&self) -> bool {
-        self.mounted.as_ref().is_some_and(|m| m.seat.is_snapshot())
+        self.mounted
+            .as_ref()
+            .is_some_and(|m| m.location.is_snapshot())
     }
 
     /// Takes over the name that the mounted branch has now. Without an answer of the daemon it stays as
@@ -276,15 +278,16 @@ impl Base {
         let Some(mount) = &mut self.mounted else {
             return;
         };
-        let Ok(Some(seat)) = Seat::of(mount.dir()) else {
+        let Ok(Some(location)) = MountLocation::of(mount.dir()) else {
             return;
         };
         // Another mount may hide it.
-        if seat::is_same(&seat.entry, &mount.seat.entry) {
-            seat.branch()
+        if mount_location::is_same(&location.entry, &mount.location.entry) {
+            location
+                .branch()
                 .unwrap_or(MAIN_NAME)
                 .clone_into(&mut self.branch);
-            mount.seat = seat;
+            mount.location = location;
         }
     }
 
@@ -309,13 +312,15 @@ impl Base {
     }
 
     fn is_there(&self) -> bool {
-        self.mounted.as_ref().is_none_or(|m| m.seat.is_there())
+        self.mounted.as_ref().is_none_or(|m| m.location.is_there())
     }
 
     /// The path of the volume, as far as it is known.
     fn volume(&self) -> PathBuf {
         match &self.mounted {
-            Some(Mount { seat, .. }) => seat.path().unwrap_or_else(|| seat.volume.clone()),
+            Some(Mount { location, .. }) => {
+                location.path().unwrap_or_else(|| location.volume.clone())
+            }
             None => self.place.clone(),
         }
     }
@@ -327,18 +332,18 @@ impl Base {
         let mut output = tempfile::tempfile().explain(WHAT)?;
         let stage = Stage::on_errors()?.with(None, Some(output.try_clone().explain(WHAT)?));
         let words = words.iter().map(OsStr::new);
-        let (place, seat) = match &self.mounted {
-            Some(Mount { seat, .. }) if !seat.is_there() => {
-                let gone = || Failure::new(shown(&seat.volume), "was moved or deleted");
-                (seat.path().ok_or_else(gone)?, None)
+        let (place, location) = match &self.mounted {
+            Some(Mount { location, .. }) if !location.is_there() => {
+                let gone = || Failure::new(shown(&location.volume), "was moved or deleted");
+                (location.path().ok_or_else(gone)?, None)
             }
             mounted => (
                 self.place.clone(),
-                mounted.as_ref().map(|mount| &mount.seat),
+                mounted.as_ref().map(|mount| &mount.location),
             ),
         };
         let all = [OsStr::new(verb), place.as_os_str()].into_iter();
-        let code = verbs::perform_words(all.chain(words), seat, &stage)?;
+        let code = verbs::perform_words(all.chain(words), location, &stage)?;
         let mut text = String::new();
         output.rewind().explain(WHAT)?;
         output.read_to_string(&mut text).explain(WHAT)?;
@@ -386,21 +391,21 @@ impl Base {
 
 impl Mount {
     /// The working directory `place` in its mount. `named` leads there, too, whatever was mounted over it.
-    fn find(seat: Seat, place: &Path, named: &Path) -> Result<Self, Failure> {
+    fn find(location: MountLocation, place: &Path, named: &Path) -> Result<Self, Failure> {
         let wrong = |why: &str| Failure::new(shown(place), why);
         let seen = mountinfo::holding(named).explain(shown(place))?;
-        if seen.is_none_or(|seen| seen.id != seat.entry.id) {
+        if seen.is_none_or(|seen| seen.id != location.entry.id) {
             return Err(wrong("is hidden by another mount"));
         }
         let path = place.canonicalize().explain(shown(place))?;
-        let below = path.strip_prefix(&seat.entry.mountpoint);
+        let below = path.strip_prefix(&location.entry.mountpoint);
         let below = below.map_err(|_| wrong("is not below the directory of its mount"))?;
-        let part = seat.entry.part();
+        let part = location.entry.part();
         let part = part.ok_or_else(|| wrong("is in a directory that was removed"))?;
         Ok(Self {
             part: part.to_path_buf(),
             below: below.to_path_buf(),
-            seat,
+            location,
         })
     }
 }

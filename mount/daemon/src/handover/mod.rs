@@ -2,12 +2,12 @@
 //! learns that one has ended: over a Unix socket of the daemon's user.
 //!
 //! [`folder`] finds the directory of the socket and its name, [`frames`] has the messages and their
-//! bytes; commands use both, too. [`desk`] is the daemon's end, [`farewell`] what a daemon says at its
+//! bytes; commands use both, too. [`control_socket`] is the daemon's end, [`end_notice`] what a daemon says at its
 //! end. Each end checks who the other one is before it believes anything. Opens no volume, and neither
 //! mounts nor unmounts.
 
-pub(crate) mod desk;
-pub(crate) mod farewell;
+pub(crate) mod control_socket;
+pub(crate) mod end_notice;
 pub mod folder;
 pub mod frames;
 

@@ -4,7 +4,7 @@
 //! Nobody waits for it unless he asks to. A failure is logged, and the next moment is tried later, with
 //! longer pauses after failures in a row; only what cannot pass, such as another writer, ends it for
 //! good. An order is answered by a moment that was begun after it came, and so is an fsync that waits for the
-//! backup. Care for the backup follows after all answers. Uses the backup, the engine and the mounts.
+//! backup. Its maintenance follows after all answers. Uses the backup, the engine and the mounts.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use cairnfs_backup::{
 };
 use cairnfs_fuse::{MountOptions, Sessions};
 
-use super::care::Care;
+use super::maintenance::Maintenance;
 use super::{Order, Orders, Outcome, Stored, caught};
 use crate::inside;
 use crate::opening::OpenVolume;
@@ -38,7 +38,7 @@ pub(super) struct Work {
     interval: Duration,
     recipient: Option<String>,
     orders: Arc<Orders>,
-    care: Care,
+    maintenance: Maintenance,
     shipper: Option<Shipper>,
 }
 
@@ -85,7 +85,7 @@ impl Work {
         options: &MountOptions,
     ) -> Self {
         let url = options.backup.as_deref().unwrap_or_default();
-        let care = Care::new(orders, &shown(url), options);
+        let maintenance = Maintenance::new(orders, &shown(url), options);
         Self {
             open: Arc::clone(open),
             sessions: Arc::clone(sessions),
@@ -95,7 +95,7 @@ impl Work {
             interval: options.backup_interval(),
             recipient: options.backup_recipient.clone(),
             orders: Arc::clone(orders),
-            care,
+            maintenance,
             shipper: None,
         }
     }
@@ -124,7 +124,7 @@ impl Work {
                 return;
             }
             if let (Ok(_), Some(shipper)) = (&outcome, &mut self.shipper) {
-                self.care.look_after(shipper);
+                self.maintenance.look_after(shipper);
             }
             match self.wait(orders, pause) {
                 Some(next) if next.is_last && next.answers.is_empty() => return,
@@ -137,7 +137,7 @@ impl Work {
     /// Adds an order to those of the next attempt, or takes over what a job has done.
     fn take(&mut self, asked: &mut Asked, order: Order) {
         match order {
-            Order::Done(done) => self.care.job_done(*done, self.shipper.as_mut()),
+            Order::Done(done) => self.maintenance.job_done(*done, self.shipper.as_mut()),
             other => asked.add(other),
         }
     }
@@ -200,7 +200,7 @@ impl Work {
         let shipped = shipped?;
         if let Shipped::Moment { moment, bytes, .. } = &shipped {
             tracing::debug!("{}: moment {}, {bytes} bytes", self.shown, moment.number);
-            self.care.stored();
+            self.maintenance.stored();
         }
         let newest = shipper.writer().catalogue().moments().last();
         let whole = fetches.then_some(begun);
@@ -216,7 +216,7 @@ impl Work {
         source: &VolumeSource<'_>,
     ) -> cairnfs_backup::Result<Shipped> {
         match shipper.ship(source, &self.orders.ending) {
-            Err(Error::Full) if self.care.remove(shipper)? => {
+            Err(Error::Full) if self.maintenance.remove(shipper)? => {
                 shipper.ship(source, &self.orders.ending)
             }
             Err(why) if why.is_full() && shipper.make_room()? => {

@@ -34,8 +34,8 @@ pub(super) fn rules(options: &MountOptions) -> Result<Rules, String> {
     Ok(rules)
 }
 
-/// The care of one backup, in the thread that ships.
-pub(super) struct Care {
+/// The maintenance of one backup, in the thread that ships.
+pub(super) struct Maintenance {
     orders: Arc<Orders>,
     url: String,
     rules: Rules,
@@ -49,7 +49,7 @@ pub(super) struct Care {
     not_before: Option<Instant>,
 }
 
-impl Care {
+impl Maintenance {
     /// Of the backup that the options name; `url` is shown.
     pub fn new(orders: &Arc<Orders>, url: &str, options: &MountOptions) -> Self {
         Self {
@@ -119,11 +119,11 @@ impl Care {
     fn spawn(&mut self, job: impl FnOnce() -> cairnfs_backup::Result<Done> + Send + 'static) {
         let to = self.orders.to.clone();
         let work = move || {
-            let done = caught("a thread of its care has panicked", job);
+            let done = caught("a thread of its maintenance has panicked", job);
             // Who takes it may have ended.
             let _ = to.send(Order::Done(Box::new(done)));
         };
-        let thread = thread::Builder::new().name("cairnfs-care".into());
+        let thread = thread::Builder::new().name("cairnfs-upkeep".into());
         match thread.spawn(work) {
             Ok(thread) => self.job = Some(thread),
             Err(why) => self.note(Err(Error::Host {
@@ -172,7 +172,7 @@ impl Care {
     }
 }
 
-impl Drop for Care {
+impl Drop for Maintenance {
     fn drop(&mut self) {
         self.join();
     }
@@ -186,14 +186,14 @@ mod tests {
     #[test]
     fn a_panic_of_a_job_is_shown_and_another_job_can_follow() {
         let (orders, taken) = orders();
-        let mut care = Care::new(&orders, "url", &MountOptions::default());
+        let mut maintenance = Maintenance::new(&orders, "url", &MountOptions::default());
         for failures in 1..3 {
-            care.spawn(|| panic!("on purpose"));
+            maintenance.spawn(|| panic!("on purpose"));
             let Ok(Order::Done(done)) = taken.recv_timeout(Duration::from_secs(60)) else {
                 panic!("nothing was told");
             };
-            care.job_done(*done, None);
-            assert!(care.job.is_none());
+            maintenance.job_done(*done, None);
+            assert!(maintenance.job.is_none());
             let now = orders.record.now();
             assert!(now.care_failing && !now.failing);
             assert_eq!(now.care_failures, failures);

@@ -10,9 +10,9 @@ use super::frames::{Answer, send};
 
 /// Connections of commands that were told the end of the last mount.
 #[derive(Default)]
-pub struct Farewell(Mutex<Vec<UnixStream>>);
+pub struct EndNotice(Mutex<Vec<UnixStream>>);
 
-impl Farewell {
+impl EndNotice {
     /// Keeps a connection, which must not block.
     pub fn keep(&self, told: UnixStream) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);

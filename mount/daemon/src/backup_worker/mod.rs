@@ -4,9 +4,9 @@
 //! have of it: they ask it for a moment now (`cairnfs sync --backup`), wait for the next one (fsync with
 //! `-o backup-sync`, [`waits`]), look what became of the moments (`cairnfs stats`), and have it store a last
 //! one at the end of the last mount, for which they wait a bounded time. What keeps the backup small is
-//! done beside it ([`care`]). Uses the backup, the engine and the mounts.
+//! done beside it ([`maintenance`]). Uses the backup, the engine and the mounts.
 
-mod care;
+mod maintenance;
 mod record;
 mod waits;
 mod work;
@@ -114,7 +114,7 @@ pub fn check(options: &MountOptions) -> Result<(), String> {
     if let Some(Err(why)) = recipient.map(|key| key.encryption()) {
         return Err(format!("mount option backup-recipient: {why}"));
     }
-    care::rules(options)?;
+    maintenance::rules(options)?;
     let Some(url) = options.backup.as_deref() else {
         return Ok(());
     };
@@ -241,12 +241,12 @@ impl Orders {
 }
 
 /// The thread that ships; it ends when this is dropped.
-pub(crate) struct Carrier {
+pub(crate) struct BackupWorker {
     orders: Arc<Orders>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Carrier {
+impl BackupWorker {
     /// Begins to ship a volume.
     ///
     /// # Errors
@@ -258,7 +258,7 @@ impl Carrier {
     ) -> io::Result<Self> {
         let work = Work::new(&orders, (open, path, sessions), options);
         let of_thread = Arc::clone(&orders);
-        let thread = thread::Builder::new().name("cairnfs-carrier".into());
+        let thread = thread::Builder::new().name("cairnfs-backup".into());
         let thread = thread.spawn(move || {
             let _closed = of_thread.waits.as_deref().map(waits::Closed);
             of_thread.carry(|| work.run(&taken));
@@ -279,7 +279,7 @@ impl Carrier {
     }
 }
 
-impl Drop for Carrier {
+impl Drop for BackupWorker {
     fn drop(&mut self) {
         self.orders.ending.at_once.store(true, Ordering::Relaxed);
         // It may have ended already.

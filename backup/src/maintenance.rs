@@ -4,7 +4,7 @@
 //! stores has the epoch of the writer, what it deletes was named by that one's heads, or is of an earlier
 //! epoch, so that nobody can name it any longer. Contents are deleted only some time after no head names
 //! them, for the sake of programs that still read them. A prune has the same deleted in its own thread
-//! ([`Care::settle`]). What earlier programs have left is as old as the heads in the store say, by the
+//! ([`Maintenance::settle`]). What earlier programs have left is as old as the heads in the store say, by the
 //! store's own clock. Uses the writer, the store and compaction.
 
 use std::collections::{BTreeSet, VecDeque};
@@ -55,7 +55,7 @@ impl Waste {
 
 /// What a shipper knows of the work that is left.
 #[derive(Default)]
-pub(crate) struct Care {
+pub(crate) struct Maintenance {
     /// The epoch that it is about.
     epoch: Option<u64>,
     /// Whether it was looked for what earlier ones have left.
@@ -227,7 +227,7 @@ impl Done {
     }
 }
 
-impl Care {
+impl Maintenance {
     /// The next job, if there is any and the writer has begun.
     pub fn next(&mut self, writer: &mut Writer, grace: Duration) -> Result<Option<Job>> {
         self.note_dropped(writer);

@@ -21,7 +21,7 @@ use crate::opening::OpenVolume;
 use crate::reference::name_of;
 
 /// Makes the snapshots of one mount.
-pub(crate) struct Keeper {
+pub(crate) struct AutoSnapshots {
     open: Arc<OpenVolume>,
     path: PathBuf,
     sessions: Arc<Sessions>,
@@ -31,7 +31,7 @@ pub(crate) struct Keeper {
     keep: usize,
 }
 
-impl Keeper {
+impl AutoSnapshots {
     /// Begins to make snapshots of a mount, until it ends, if its options say so.
     ///
     /// # Errors
@@ -47,7 +47,7 @@ impl Keeper {
         };
         open.get()
             .set_yielding(|roots| yielding(roots).iter().map(|root| root.id).collect());
-        let keeper = Self {
+        let snapshots = Self {
             open: Arc::clone(open),
             path: path.to_path_buf(),
             sessions: Arc::clone(sessions),
@@ -55,8 +55,8 @@ impl Keeper {
             interval,
             keep: options.keep,
         };
-        let thread = thread::Builder::new().name("cairnfs-keeper".into());
-        thread.spawn(move || keeper.run()).map(drop)
+        let thread = thread::Builder::new().name("cairnfs-snapshots".into());
+        thread.spawn(move || snapshots.run()).map(drop)
     }
 
     fn run(&self) {

@@ -15,14 +15,14 @@ use cairnfs_fuse::sessions::{Held, NewMount, NotAdded, Watcher};
 use cairnfs_fuse::{MountOptions, ServeError, Sessions, Transport, mountinfo, session};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::carrier::Orders;
+use crate::auto_snapshots::AutoSnapshots;
+use crate::backup_worker::Orders;
 use crate::commands::{Caller, Commands};
 use crate::exit::{Failure, failed};
 use crate::failure::{io_text, shown};
-use crate::handover::desk::{Clerk, Made};
-use crate::handover::farewell::Farewell;
+use crate::handover::control_socket::{Made, MountPolicy};
+use crate::handover::end_notice::EndNotice;
 use crate::handover::frames::{Answer, Run, Wanted};
-use crate::keeper::Keeper;
 use crate::opening::{self, OpenVolume, engine_options};
 use crate::shell::word_of_path;
 use crate::working::{self, Open};
@@ -42,7 +42,7 @@ const FIRST_MESSAGE: Timespec = Timespec {
 };
 
 /// The open volume and its mounts.
-pub(crate) struct House {
+pub(crate) struct MountService {
     open: Arc<OpenVolume>,
     volume: PathBuf,
     /// The options of the first mount.
@@ -50,13 +50,13 @@ pub(crate) struct House {
     sessions: Arc<Sessions>,
     /// The backup of the first mount's options.
     backup: Option<Arc<Orders>>,
-    farewell: Arc<Farewell>,
+    end_notice: Arc<EndNotice>,
     /// The commands that it performs.
     commands: Commands,
 }
 
 /// A tree that may be mounted.
-pub(crate) struct Permit {
+pub(crate) struct MountGrant {
     root: Arc<FileSystem>,
     /// The name of the branch, if its files can change.
     branch: Option<String>,
@@ -67,7 +67,7 @@ pub(crate) struct Permit {
     sole: Option<u64>,
 }
 
-impl House {
+impl MountService {
     /// Of a volume that was opened with the options of its first mount.
     pub fn new(
         open: Arc<OpenVolume>,
@@ -81,7 +81,7 @@ impl House {
             first: first.clone(),
             sessions: Arc::clone(sessions),
             backup: None,
-            farewell: Arc::default(),
+            end_notice: Arc::default(),
             commands,
         }
     }
@@ -110,7 +110,8 @@ impl House {
     }
 
     fn keep_snapshots(&self, device: &str, options: &MountOptions) {
-        let begun = Keeper::begin(&self.open, &self.volume, (&self.sessions, device), options);
+        let begun =
+            AutoSnapshots::begin(&self.open, &self.volume, (&self.sessions, device), options);
         if let Err(error) = begun {
             tracing::error!("no snapshots are made by themselves: no thread: {error}");
         }
@@ -158,7 +159,7 @@ impl House {
         Ok(options)
     }
 
-    fn permitted(&self, wanted: &Wanted) -> Result<Permit, NotPermitted> {
+    fn permitted(&self, wanted: &Wanted) -> Result<MountGrant, NotPermitted> {
         let options = self.options_of(wanted).map_err(NotPermitted::Refused)?;
         let opened = opening::open_root(&self.open.get(), &self.volume, &options);
         let (root, opened) = opened.map_err(|Failure(_, text)| NotPermitted::Refused(text))?;
@@ -172,7 +173,7 @@ impl House {
         }
         let sole = sole(&root);
         self.sessions.check(sole).map_err(|why| self.refusal(why))?;
-        Ok(Permit {
+        Ok(MountGrant {
             branch: branch_of(&root),
             root,
             asked: options,
@@ -181,19 +182,19 @@ impl House {
         })
     }
 
-    /// The tree that the reference of a permit means now, and means until the result is dropped. A
-    /// publish or a restore may have moved its name since the permit was given.
-    fn settled(&self, mut permit: Permit) -> Result<(Permit, Option<Held>), Failure> {
+    /// The tree that the reference of a grant means now, and means until the result is dropped. A
+    /// publish or a restore may have moved its name since the grant was given.
+    fn settled(&self, mut grant: MountGrant) -> Result<(MountGrant, Option<Held>), Failure> {
         loop {
-            let held = permit.branch.as_ref().map(|name| self.sessions.hold(name));
-            let opened = opening::open_root(&self.open.get(), &self.volume, &permit.asked)?;
-            (permit.root, permit.options) = opened;
-            permit.sole = sole(&permit.root);
-            let branch = branch_of(&permit.root);
-            if branch == permit.branch {
-                return Ok((permit, held));
+            let held = grant.branch.as_ref().map(|name| self.sessions.hold(name));
+            let opened = opening::open_root(&self.open.get(), &self.volume, &grant.asked)?;
+            (grant.root, grant.options) = opened;
+            grant.sole = sole(&grant.root);
+            let branch = branch_of(&grant.root);
+            if branch == grant.branch {
+                return Ok((grant, held));
             }
-            permit.branch = branch;
+            grant.branch = branch;
         }
     }
 
@@ -240,40 +241,40 @@ enum NotPermitted {
     Refused(String),
 }
 
-impl Clerk for House {
-    type Permit = Permit;
+impl MountPolicy for MountService {
+    type MountGrant = MountGrant;
 
-    fn permit(&self, wanted: &Wanted) -> Result<(Permit, Answer), Answer> {
-        let permit = self.permitted(wanted).map_err(|why| self.answer(why))?;
+    fn grant(&self, wanted: &Wanted) -> Result<(MountGrant, Answer), Answer> {
+        let grant = self.permitted(wanted).map_err(|why| self.answer(why))?;
         let answer = Answer::Mountable {
-            source: permit.options.source.clone(),
-            read_only: permit.options.read_only,
+            source: grant.options.source.clone(),
+            read_only: grant.options.read_only,
         };
-        Ok((permit, answer))
+        Ok((grant, answer))
     }
 
-    fn serve(&self, permit: Permit, made: Made) -> Result<(), Answer> {
+    fn serve(&self, grant: MountGrant, made: Made) -> Result<(), Answer> {
         let wrong = |e: std::io::Error| self.answer(self.refusal(NotAdded::Failed(e)));
         let mut asked = [PollFd::new(&made.connection, PollFlags::IN)];
         let arrived = poll(&mut asked, Some(&FIRST_MESSAGE));
         if arrived.map_err(|e| wrong(e.into()))? == 0 {
             return Err(wrong(std::io::ErrorKind::TimedOut.into()));
         }
-        let settled = self.settled(permit);
+        let settled = self.settled(grant);
         let refused = |Failure(_, text)| self.answer(NotPermitted::Refused(text));
-        let (permit, held) = settled.map_err(refused)?;
+        let (grant, held) = settled.map_err(refused)?;
         let new = NewMount {
             mounted: Mounted::by_another(&made.dir, &made.device, self.sessions.apart())
                 .map_err(wrong)?,
             device: made.connection,
-            sole: permit.sole,
+            sole: grant.sole,
         };
-        let adapter = self.adapter(permit.root, &permit.options);
-        let added = self.sessions.add(adapter, new, &permit.options);
+        let adapter = self.adapter(grant.root, &grant.options);
+        let added = self.sessions.add(adapter, new, &grant.options);
         drop(held);
         added.map_err(|why| self.answer(self.refusal(why)))?;
-        self.keep_snapshots(&made.device, &permit.options);
-        let source = permit.options.source.map(PathBuf::from);
+        self.keep_snapshots(&made.device, &grant.options);
+        let source = grant.options.source.map(PathBuf::from);
         let source = source.as_deref().unwrap_or(&self.volume);
         tracing::info!("mounted {} on {}", shown(source), shown(&made.dir));
         Ok(())
@@ -283,8 +284,8 @@ impl Clerk for House {
         self.sessions.watch(device, watcher)
     }
 
-    fn farewell(&self) -> Arc<Farewell> {
-        Arc::clone(&self.farewell)
+    fn end_notice(&self) -> Arc<EndNotice> {
+        Arc::clone(&self.end_notice)
     }
 
     fn lease(&self, device: &str) -> Option<Box<dyn FnOnce() + Send>> {
@@ -391,25 +392,25 @@ mod tests {
         let open = Arc::new(OpenVolume::new(Arc::clone(&fs)));
         let sessions = Arc::new(Sessions::default());
         let first = (&MountOptions::default(), (|_, _| None) as Commands);
-        let house = House::new(open, Path::new("v"), first, &sessions);
-        let permit = |list: &str| {
+        let service = MountService::new(open, Path::new("v"), first, &sessions);
+        let grant = |list: &str| {
             let wanted = Wanted {
                 lists: vec![list.into()],
                 by_mount8: false,
                 sloppy: false,
             };
-            house.permit(&wanted).map(|_| ())
+            service.grant(&wanted).map(|_| ())
         };
-        assert_eq!(permit("branch=b"), Ok(()));
-        let refused = permit("branch=none");
+        assert_eq!(grant("branch=b"), Ok(()));
+        let refused = grant("branch=none");
         assert!(matches!(refused, Err(Answer::Refused(_))), "{refused:?}");
         sessions.wait().unwrap();
         for list in ["branch=b", "branch=b,ro", "branch=none"] {
-            assert_eq!(permit(list), Err(Answer::Closing), "{list}");
+            assert_eq!(grant(list), Err(Answer::Closing), "{list}");
         }
         fs.close().unwrap();
         for list in ["branch=b", "branch=b,ro"] {
-            assert_eq!(permit(list), Err(Answer::Closing), "{list}");
+            assert_eq!(grant(list), Err(Answer::Closing), "{list}");
         }
         let mut begun = false;
         let (_theirs, connection) = UnixStream::pair().unwrap();
@@ -422,11 +423,11 @@ mod tests {
             manner: Value::Null,
             mount: None,
         };
-        let ran = house.run(run, caller, &mut || begun = true);
+        let ran = service.run(run, caller, &mut || begun = true);
         assert_eq!((ran, begun), (Err(Answer::Closing), false));
     }
 
-    /// A restore between the answer to a command and its mount: the tree of the permit has lost its name.
+    /// A restore between the answer to a command and its mount: the tree of the grant has lost its name.
     #[test]
     fn a_mount_is_of_the_tree_that_has_the_name_when_it_is_made() {
         let device = Arc::new(MemoryDevice::new(64 << 20));
@@ -438,22 +439,22 @@ mod tests {
         let open = Arc::new(OpenVolume::new(Arc::clone(&fs)));
         let sessions = Arc::new(Sessions::default());
         let first = (&MountOptions::default(), (|_, _| None) as Commands);
-        let house = House::new(open, Path::new("v"), first, &sessions);
+        let service = MountService::new(open, Path::new("v"), first, &sessions);
         for (list, branch) in [("branch=b", "b"), ("ro,branch=b", "b"), ("", "main")] {
             let wanted = Wanted {
                 lists: vec![list.into()],
                 by_mount8: false,
                 sloppy: false,
             };
-            let (permit, _) = house.permit(&wanted).unwrap();
+            let (grant, _) = service.grant(&wanted).unwrap();
             let (restored, _) =
                 sessions.replacing(branch, || library.restore("before", branch, &[]));
             restored.unwrap();
             let named = fs.open_named(branch).unwrap().root_id();
-            assert_ne!(permit.root.root_id(), named, "{list}");
-            let (permit, held) = house.settled(permit).map_err(|f| f.1).unwrap();
-            assert_eq!(permit.root.root_id(), named, "{list}");
-            assert_eq!(permit.sole, Some(named.into()), "{list}");
+            assert_ne!(grant.root.root_id(), named, "{list}");
+            let (grant, held) = service.settled(grant).map_err(|f| f.1).unwrap();
+            assert_eq!(grant.root.root_id(), named, "{list}");
+            assert_eq!(grant.sole, Some(named.into()), "{list}");
             // Nothing else gets the name before the mount is made.
             let again = Arc::clone(&sessions);
             let made = Arc::new(AtomicBool::new(false));
@@ -465,7 +466,7 @@ mod tests {
             drop(held);
             assert!(change.join().unwrap(), "{list}");
         }
-        drop(house);
+        drop(service);
         fs.close().unwrap();
     }
 

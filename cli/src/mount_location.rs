@@ -17,7 +17,7 @@ use crate::daemon::{self, Cause};
 
 /// A mount, and what its daemon has open.
 #[derive(Debug, Clone)]
-pub struct Seat {
+pub struct MountLocation {
     /// Its line in the table of mounts.
     pub entry: MountEntry,
     /// The path by which the volume was mounted.
@@ -28,7 +28,7 @@ pub struct Seat {
     tree: Option<Tree>,
 }
 
-impl Seat {
+impl MountLocation {
     /// That of a directory; `None` if it is in no mounted volume.
     ///
     /// # Errors

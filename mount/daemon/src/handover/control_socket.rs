@@ -5,7 +5,7 @@
 //! first message that is wrong or late; a connection that waits for the end of a mount has none, and
 //! one on whose end a mount waits has one as long as it lasts. One that was answered that the volume is
 //! being closed stays open until this process ends, which the command waits for. What a command wants
-//! is decided by a [`Clerk`].
+//! is decided by a [`MountPolicy`].
 
 use std::fs::Permissions;
 use std::io::{self, Read};
@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use cairnfs_fuse::sessions::{Ended, Watcher};
 use rustix::process::geteuid;
 
-use super::farewell::Farewell;
+use super::end_notice::EndNotice;
 use super::folder::{Folder, SocketName};
 use super::frames::{Answer, Request, Run, Wanted, receive, send};
 use super::is_of;
@@ -36,27 +36,27 @@ const MOUNTING: Duration = Duration::from_secs(60);
 const MOST: usize = 128;
 
 /// Decides what commands get.
-pub trait Clerk: Send + Sync + 'static {
+pub trait MountPolicy: Send + Sync + 'static {
     /// A mount that was permitted and not made yet.
-    type Permit;
+    type MountGrant;
 
-    /// Permits a mount, and tells how to make it.
+    /// Grants a mount, and tells how to make it.
     ///
     /// # Errors
     /// The answer that refuses it.
-    fn permit(&self, wanted: &Wanted) -> Result<(Self::Permit, Answer), Answer>;
+    fn grant(&self, wanted: &Wanted) -> Result<(Self::MountGrant, Answer), Answer>;
 
     /// Serves a mount that was made.
     ///
     /// # Errors
     /// The answer that refuses it.
-    fn serve(&self, permit: Self::Permit, made: Made) -> Result<(), Answer>;
+    fn serve(&self, grant: Self::MountGrant, made: Made) -> Result<(), Answer>;
 
     /// Calls the watcher when the mount with this device number has ended; false if there is none.
     fn watch(&self, device: &str, watcher: Watcher) -> bool;
 
     /// What is told, after its end, to those who have watched the last mount.
-    fn farewell(&self) -> Arc<Farewell>;
+    fn end_notice(&self) -> Arc<EndNotice>;
 
     /// What ends the mount with this device number when it is not needed any more, which may take long;
     /// `None` if there is none, or somebody needs it already.
@@ -81,21 +81,21 @@ pub struct Made {
 
 /// A socket where commands can call. Its name is removed when this is dropped, which must be before
 /// the volume's lock is released: the next holder of the lock puts its socket there.
-pub struct Desk {
+pub struct ControlSocket {
     folder: Folder,
     name: SocketName,
     /// Device and inode number of the socket's name.
     id: (u64, u64),
 }
 
-impl Desk {
+impl ControlSocket {
     /// Opens the socket of a volume, which this process has locked, and serves callers from then on.
     /// What a killed daemon has left there is replaced. `alone` if the lock excludes others;
     /// otherwise another daemon may have the socket, and keeps it.
     ///
     /// # Errors
     /// There is no place for the socket, or another daemon has it.
-    pub fn open(volume: &Path, alone: bool, clerk: Arc<impl Clerk>) -> io::Result<Self> {
+    pub fn open(volume: &Path, alone: bool, policy: Arc<impl MountPolicy>) -> io::Result<Self> {
         let folder = Folder::make(|why| tracing::warn!("not used for the daemon's socket: {why}"))?;
         let name = SocketName::of(&volume.metadata()?);
         let path = folder.reach(&name);
@@ -110,8 +110,8 @@ impl Desk {
         std::fs::set_permissions(&path, Permissions::from_mode(0o600))?;
         let made = path.symlink_metadata()?;
         thread::Builder::new()
-            .name("cairnfs-desk".into())
-            .spawn(move || answer_callers(&listener, &clerk))?;
+            .name("cairnfs-control".into())
+            .spawn(move || answer_callers(&listener, &policy))?;
         tracing::debug!("further mounts: {}", folder.shown(&name).display());
         Ok(Self {
             folder,
@@ -121,7 +121,7 @@ impl Desk {
     }
 }
 
-impl Drop for Desk {
+impl Drop for ControlSocket {
     fn drop(&mut self) {
         let path = self.folder.reach(&self.name);
         let found = path.symlink_metadata();
@@ -132,7 +132,7 @@ impl Drop for Desk {
     }
 }
 
-fn answer_callers(listener: &UnixListener, clerk: &Arc<impl Clerk>) {
+fn answer_callers(listener: &UnixListener, policy: &Arc<impl MountPolicy>) {
     let talks = Arc::new(());
     for caller in listener.incoming() {
         let Ok(caller) = caller else {
@@ -143,10 +143,10 @@ fn answer_callers(listener: &UnixListener, clerk: &Arc<impl Clerk>) {
         if !is_of(&caller, geteuid()) || Arc::strong_count(&talks) > MOST {
             continue;
         }
-        let (clerk, talk) = (Arc::clone(clerk), Arc::clone(&talks));
+        let (policy, talk) = (Arc::clone(policy), Arc::clone(&talks));
         let thread = thread::Builder::new().name("cairnfs-call".into());
         let spawned = thread.spawn(move || {
-            let answered = answer(caller, &*clerk);
+            let answered = answer(caller, &*policy);
             drop(talk);
             match answered {
                 Ok(None) => {}
@@ -178,15 +178,15 @@ impl Kept {
 }
 
 /// Answers a caller until it has no more requests, or needs a mount or the end of this process.
-fn answer<C: Clerk>(caller: UnixStream, clerk: &C) -> io::Result<Option<Kept>> {
+fn answer<C: MountPolicy>(caller: UnixStream, policy: &C) -> io::Result<Option<Kept>> {
     caller.set_write_timeout(Some(REQUEST))?;
     let mut permitted = None;
     let mut time = REQUEST;
     while let Some((request, descriptors)) = receive(&caller, Some(Instant::now() + time))? {
         let answer = match request {
-            Request::Mount(wanted) => match clerk.permit(&wanted) {
-                Ok((permit, answer)) => {
-                    permitted = Some(permit);
+            Request::Mount(wanted) => match policy.grant(&wanted) {
+                Ok((grant, answer)) => {
+                    permitted = Some(grant);
                     time = MOUNTING;
                     answer
                 }
@@ -194,10 +194,10 @@ fn answer<C: Clerk>(caller: UnixStream, clerk: &C) -> io::Result<Option<Kept>> {
             },
             Request::Serve { device, dir } => {
                 time = REQUEST;
-                serve(clerk, permitted.take(), (device, dir), descriptors)
+                serve(policy, permitted.take(), (device, dir), descriptors)
             }
-            Request::Watch { device } => return watch(caller, clerk, &device).map(|()| None),
-            Request::Lease { device } => match clerk.lease(&device) {
+            Request::Watch { device } => return watch(caller, policy, &device).map(|()| None),
+            Request::Lease { device } => match policy.lease(&device) {
                 Some(end) => {
                     // One that is gone already is found by waiting for it.
                     let _ = send(&caller, &Answer::Leased, &[]);
@@ -205,7 +205,7 @@ fn answer<C: Clerk>(caller: UnixStream, clerk: &C) -> io::Result<Option<Kept>> {
                 }
                 None => Answer::Unknown,
             },
-            Request::Run(run) => perform(&caller, clerk, run, descriptors)?,
+            Request::Run(run) => perform(&caller, policy, run, descriptors)?,
         };
         send(&caller, &answer, &[])?;
         if answer == Answer::Closing {
@@ -216,14 +216,14 @@ fn answer<C: Clerk>(caller: UnixStream, clerk: &C) -> io::Result<Option<Kept>> {
     Ok(None)
 }
 
-fn serve<C: Clerk>(
-    clerk: &C,
-    permit: Option<C::Permit>,
+fn serve<C: MountPolicy>(
+    policy: &C,
+    grant: Option<C::MountGrant>,
     (device, dir): (String, PathBuf),
     connection: Vec<OwnedFd>,
 ) -> Answer {
     let connection = <[OwnedFd; 1]>::try_from(connection);
-    let (Some(permit), Ok([connection])) = (permit, connection) else {
+    let (Some(grant), Ok([connection])) = (grant, connection) else {
         return Answer::Refused("the mount was not asked for, or came without connection".into());
     };
     let made = Made {
@@ -231,7 +231,7 @@ fn serve<C: Clerk>(
         dir,
         connection,
     };
-    match clerk.serve(permit, made) {
+    match policy.serve(grant, made) {
         Ok(()) => Answer::Serving,
         Err(refused) => refused,
     }
@@ -239,7 +239,7 @@ fn serve<C: Clerk>(
 
 fn perform(
     caller: &UnixStream,
-    clerk: &impl Clerk,
+    policy: &impl MountPolicy,
     run: Run,
     streams: Vec<OwnedFd>,
 ) -> io::Result<Answer> {
@@ -254,13 +254,13 @@ fn perform(
     };
     // A caller that is gone is found by the command.
     let mut begin = || drop(send(caller, &Answer::Begun, &[]));
-    let done = clerk.run(run, called, &mut begin);
+    let done = policy.run(run, called, &mut begin);
     Ok(done.map_or_else(|refused| refused, Answer::Done))
 }
 
 /// The connection is kept, without a thread, until the mount has ended.
-fn watch(caller: UnixStream, clerk: &impl Clerk, device: &str) -> io::Result<()> {
-    let (told, farewell) = (caller.try_clone()?, clerk.farewell());
+fn watch(caller: UnixStream, policy: &impl MountPolicy, device: &str) -> io::Result<()> {
+    let (told, end_notice) = (caller.try_clone()?, policy.end_notice());
     let watcher = move |ended: &Ended| {
         let answer = match ended {
             Ended::Apart(durable) => Answer::Ended(durable.clone()),
@@ -270,11 +270,11 @@ fn watch(caller: UnixStream, clerk: &impl Clerk, device: &str) -> io::Result<()>
         let _ = told.set_nonblocking(true);
         let _ = send(&told, &answer, &[]);
         if answer == Answer::EndedLast {
-            farewell.keep(told);
+            end_notice.keep(told);
         }
     };
     // A mount that ends at once is told before this is. The caller expects either.
-    match clerk.watch(device, Box::new(watcher)) {
+    match policy.watch(device, Box::new(watcher)) {
         true => send(&caller, &Answer::Watching, &[]),
         false => send(&caller, &Answer::Unknown, &[]),
     }
@@ -295,13 +295,13 @@ mod tests {
         served: Mutex<Vec<(String, PathBuf)>>,
         watchers: Mutex<Vec<Watcher>>,
         ended: Arc<Mutex<Vec<String>>>,
-        farewell: Arc<Farewell>,
+        end_notice: Arc<EndNotice>,
     }
 
-    impl Clerk for Fake {
-        type Permit = String;
+    impl MountPolicy for Fake {
+        type MountGrant = String;
 
-        fn permit(&self, wanted: &Wanted) -> Result<(String, Answer), Answer> {
+        fn grant(&self, wanted: &Wanted) -> Result<(String, Answer), Answer> {
             let list = wanted.lists.concat();
             match list.as_str() {
                 "no" => Err(Answer::Refused("no".into())),
@@ -310,8 +310,8 @@ mod tests {
             }
         }
 
-        fn serve(&self, permit: String, made: Made) -> Result<(), Answer> {
-            self.served.lock().unwrap().push((permit, made.dir));
+        fn serve(&self, grant: String, made: Made) -> Result<(), Answer> {
+            self.served.lock().unwrap().push((grant, made.dir));
             Ok(())
         }
 
@@ -324,8 +324,8 @@ mod tests {
             known
         }
 
-        fn farewell(&self) -> Arc<Farewell> {
-            Arc::clone(&self.farewell)
+        fn end_notice(&self) -> Arc<EndNotice> {
+            Arc::clone(&self.end_notice)
         }
 
         fn lease(&self, device: &str) -> Option<Box<dyn FnOnce() + Send>> {
@@ -369,11 +369,11 @@ mod tests {
         }
     }
 
-    /// A connection to a desk of `clerk`.
-    fn call(clerk: &Arc<Fake>) -> UnixStream {
+    /// A connection to a control socket of `mount_service`.
+    fn call(policy: &Arc<Fake>) -> UnixStream {
         let (ours, theirs) = UnixStream::pair().unwrap();
-        let clerk = Arc::clone(clerk);
-        thread::spawn(move || answer(theirs, &*clerk));
+        let policy = Arc::clone(policy);
+        thread::spawn(move || answer(theirs, &*policy));
         ours
     }
 
@@ -388,8 +388,8 @@ mod tests {
 
     #[test]
     fn mount_is_permitted_then_served() {
-        let clerk = Arc::<Fake>::default();
-        let stream = call(&clerk);
+        let policy = Arc::<Fake>::default();
+        let stream = call(&policy);
         assert_eq!(
             ask(&stream, &mount("no")),
             Some(Answer::Refused("no".into()))
@@ -398,7 +398,7 @@ mod tests {
         let null = std::fs::File::open("/dev/null").unwrap();
         send(&stream, &serve_request(), &[null.as_fd()]).unwrap();
         assert_eq!(heard(&stream), Some(Answer::Serving));
-        // A permit is for one mount.
+        // A grant is for one mount.
         send(&stream, &serve_request(), &[null.as_fd()]).unwrap();
         assert!(matches!(heard(&stream), Some(Answer::Refused(_))));
         assert_eq!(ask(&stream, &mount("yes")), Some(mountable()));
@@ -406,7 +406,7 @@ mod tests {
             ask(&stream, &serve_request()),
             Some(Answer::Refused(_))
         ));
-        let served = clerk.served.lock().unwrap();
+        let served = policy.served.lock().unwrap();
         assert_eq!(*served, [("yes".to_owned(), PathBuf::from("/m"))]);
     }
 
@@ -441,27 +441,27 @@ mod tests {
 
     #[test]
     fn mount_ends_after_the_connection_that_needs_it() {
-        let clerk = Arc::<Fake>::default();
+        let policy = Arc::<Fake>::default();
         let lease = |device: &str| Request::Lease {
             device: device.into(),
         };
-        assert_eq!(ask(&call(&clerk), &lease("0:8")), Some(Answer::Unknown));
+        assert_eq!(ask(&call(&policy), &lease("0:8")), Some(Answer::Unknown));
         let (ours, theirs) = UnixStream::pair().unwrap();
         send(&ours, &lease("0:7"), &[]).unwrap();
-        let leased = answer(theirs, &*clerk).unwrap().unwrap();
+        let leased = answer(theirs, &*policy).unwrap().unwrap();
         assert_eq!(heard(&ours), Some(Answer::Leased));
-        assert!(clerk.ended.lock().unwrap().is_empty());
+        assert!(policy.ended.lock().unwrap().is_empty());
         drop(ours);
         leased.outlast();
-        assert_eq!(*clerk.ended.lock().unwrap(), ["0:7"]);
+        assert_eq!(*policy.ended.lock().unwrap(), ["0:7"]);
     }
 
     #[test]
     fn connection_stays_for_who_waits_for_the_end() {
-        let clerk = Arc::<Fake>::default();
+        let policy = Arc::<Fake>::default();
         let (ours, theirs) = UnixStream::pair().unwrap();
         send(&ours, &mount("late"), &[]).unwrap();
-        let kept = answer(theirs, &*clerk).unwrap().unwrap();
+        let kept = answer(theirs, &*policy).unwrap().unwrap();
         assert_eq!(heard(&ours), Some(Answer::Closing));
         ours.set_nonblocking(true).unwrap();
         let open = (&ours).read(&mut [0]).unwrap_err();
@@ -472,9 +472,9 @@ mod tests {
 
     #[test]
     fn garbage_ends_its_own_connection_only() {
-        let clerk = Arc::<Fake>::default();
-        let good = call(&clerk);
-        let mut bad = call(&clerk);
+        let policy = Arc::<Fake>::default();
+        let good = call(&policy);
+        let mut bad = call(&policy);
         bad.write_all(b"GET / HTTP/1.0\r\n\r\n").unwrap();
         assert_eq!(bad.read(&mut [0; 8]).unwrap_or(0), 0);
         assert_eq!(ask(&good, &mount("yes")), Some(mountable()));
@@ -482,23 +482,23 @@ mod tests {
 
     #[test]
     fn watcher_is_told_the_end_without_a_thread() {
-        let clerk = Arc::<Fake>::default();
+        let policy = Arc::<Fake>::default();
         let watch = |device: &str| Request::Watch {
             device: device.into(),
         };
-        assert_eq!(ask(&call(&clerk), &watch("0:8")), Some(Answer::Unknown));
+        assert_eq!(ask(&call(&policy), &watch("0:8")), Some(Answer::Unknown));
         let failed: Result<(), String> = Err("full".into());
         for (ended, told) in [
             (Ended::Last, Answer::EndedLast),
             (Ended::Apart(failed.clone()), Answer::Ended(failed)),
         ] {
-            let stream = call(&clerk);
+            let stream = call(&policy);
             assert_eq!(ask(&stream, &watch("0:7")), Some(Answer::Watching));
-            let watcher = clerk.watchers.lock().unwrap().pop().unwrap();
+            let watcher = policy.watchers.lock().unwrap().pop().unwrap();
             watcher(&ended);
             let is_last = told == Answer::EndedLast;
             assert_eq!(heard(&stream), Some(told));
-            clerk.farewell.say("not stored");
+            policy.end_notice.say("not stored");
             let said = is_last.then(|| Answer::Warning("not stored".into()));
             assert_eq!(heard(&stream), said);
         }
