@@ -129,20 +129,17 @@ impl Table {
             readers: 1,
             is_filled: false,
         };
-        let place = match self.slots.len() < most {
-            true => {
-                self.slots.push(slot);
-                self.slots.len() - 1
+        let place = if self.slots.len() < most {
+            self.slots.push(slot);
+            self.slots.len() - 1
+        } else {
+            let place = self.free()?;
+            let old = self.slots.get_mut(place)?;
+            if self.places.get(&old.id) == Some(&place) {
+                self.places.remove(&old.id);
             }
-            false => {
-                let place = self.free()?;
-                let old = self.slots.get_mut(place)?;
-                if self.places.get(&old.id) == Some(&place) {
-                    self.places.remove(&old.id);
-                }
-                *old = slot;
-                place
-            }
+            *old = slot;
+            place
         };
         self.places.insert(id, place);
         Some(place)

@@ -176,12 +176,13 @@ impl Catalogue {
     /// Every moment has its layers.
     fn check(&self, object: &str) -> Result<()> {
         let mut numbers = self.moments.iter().flat_map(|moment| &moment.layers);
-        match numbers.all(|number| self.layers.contains_key(number)) {
-            true => Ok(()),
-            false => Err(Error::damaged(
+        if numbers.all(|number| self.layers.contains_key(number)) {
+            Ok(())
+        } else {
+            Err(Error::damaged(
                 object,
                 "a moment has a layer that is not told",
-            )),
+            ))
         }
     }
 
@@ -388,9 +389,10 @@ impl Moment {
     /// When it was, by the clock of its machine.
     pub fn time(&self) -> SystemTime {
         let seconds = Duration::from_secs(self.seconds.unsigned_abs());
-        let whole = match self.seconds < 0 {
-            true => SystemTime::UNIX_EPOCH.checked_sub(seconds),
-            false => SystemTime::UNIX_EPOCH.checked_add(seconds),
+        let whole = if self.seconds < 0 {
+            SystemTime::UNIX_EPOCH.checked_sub(seconds)
+        } else {
+            SystemTime::UNIX_EPOCH.checked_add(seconds)
         };
         let part = Duration::from_nanos(self.nanoseconds.into());
         let time = whole.and_then(|time| time.checked_add(part));

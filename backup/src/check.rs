@@ -229,14 +229,11 @@ impl Check<'_> {
         let mut sizes: BTreeMap<String, u64> = BTreeMap::new();
         let names: BTreeSet<&str> = used.values().map(|layer| layer.name.as_str()).collect();
         for found in self.store.list("layers", usize::MAX)? {
-            match layer_of(&found.name).is_some_and(|(layer, _)| names.contains(layer)) {
-                true => {
-                    sizes.insert(format!("layers/{}", found.name), found.size);
-                }
-                false => {
-                    self.report.garbage_objects += 1;
-                    self.report.garbage_bytes += found.size;
-                }
+            if layer_of(&found.name).is_some_and(|(layer, _)| names.contains(layer)) {
+                sizes.insert(format!("layers/{}", found.name), found.size);
+            } else {
+                self.report.garbage_objects += 1;
+                self.report.garbage_bytes += found.size;
             }
         }
         for layer in used.values() {

@@ -143,16 +143,15 @@ impl Staged {
 
     fn rename(&self, name: &OsStr, object: &OsStr, new: bool) -> io::Result<()> {
         let dir = &self.folder;
-        let renamed = match new {
-            false => rustix::fs::renameat(dir, name, dir, object),
-            true => {
-                let flags = RenameFlags::NOREPLACE;
-                match rustix::fs::renameat_with(dir, name, dir, object, flags) {
-                    // Network file systems do not know the flag.
-                    Err(Errno::INVAL) => linkat(dir, name, dir, object, AtFlags::empty()),
-                    renamed => renamed,
-                }
+        let renamed = if new {
+            let flags = RenameFlags::NOREPLACE;
+            match rustix::fs::renameat_with(dir, name, dir, object, flags) {
+                // Network file systems do not know the flag.
+                Err(Errno::INVAL) => linkat(dir, name, dir, object, AtFlags::empty()),
+                renamed => renamed,
             }
+        } else {
+            rustix::fs::renameat(dir, name, dir, object)
         };
         // A link leaves both names, a failure this one.
         let _ = rustix::fs::unlinkat(dir, name, AtFlags::empty());

@@ -240,15 +240,16 @@ const MAKE_SPACE: &str = "; the store is full, and what was stored before is who
 
 /// What is to be said of a head without an answer.
 fn unclear(number: u64, source: &object_store::Error) -> String {
-    match is_full(source) {
-        true => format!(
+    if is_full(source) {
+        format!(
             "cannot store head {number}, with which a moment or a prune counts: {}{MAKE_SPACE}",
             innermost(source)
-        ),
-        false => format!(
+        )
+    } else {
+        format!(
             "the store does not say whether head {number} was stored ({source}); the next backup finds \
              out"
-        ),
+        )
     }
 }
 

@@ -33,12 +33,13 @@ pub fn decode(
     let len = (blocks as usize).saturating_mul(BLOCK).min(FRAME);
     let unpacked = zstd::bulk::decompress(&packed, len);
     let unpacked = unpacked.map_err(|why| Error::damaged(name, why))?;
-    match unpacked.len() == len {
-        true => Ok(unpacked),
-        false => Err(Error::damaged(
+    if unpacked.len() == len {
+        Ok(unpacked)
+    } else {
+        Err(Error::damaged(
             name,
             "a frame with another number of blocks",
-        )),
+        ))
     }
 }
 
@@ -47,11 +48,12 @@ pub fn decode(
 /// # Errors
 /// It has another one.
 pub fn verify(name: &str, stored: &[u8], frame: &Frame) -> Result<()> {
-    match Hash::of(stored).short() == frame.hash {
-        true => Ok(()),
-        false => Err(Error::damaged(
+    if Hash::of(stored).short() == frame.hash {
+        Ok(())
+    } else {
+        Err(Error::damaged(
             name,
             format!("the frame at byte {} has another hash", frame.offset),
-        )),
+        ))
     }
 }

@@ -284,25 +284,22 @@ impl Image {
         let loaded = self.loaded(first.layer)?;
         let (name, place) = loaded.object(first.object())?;
         let all = frames(loaded.layer.blocks, first.object());
-        let (bytes, from, table) = match ids.len() as u64 * 2 > all {
-            true => {
-                let end = place.table_offset + table_length(all);
-                let bytes = self.store.get_range(&name, 0..end)?;
-                let table = bytes.get(place.table_offset as usize..).unwrap_or_default();
-                let table = decode_table(&name, table, place)?;
-                (
-                    bytes,
-                    0,
-                    self.keep_table(first.layer, first.object(), table)?,
-                )
-            }
-            false => {
-                let table = self.table(first.layer, first.object())?;
-                let at = |id: &FrameId| table.get((id.frame % OBJECT_FRAMES) as usize);
-                let from = at(first).map_or(0, |frame| frame.offset);
-                let end = at(last).map_or(0, Frame::end).max(from);
-                (self.store.get_range(&name, from..end)?, from, table)
-            }
+        let (bytes, from, table) = if ids.len() as u64 * 2 > all {
+            let end = place.table_offset + table_length(all);
+            let bytes = self.store.get_range(&name, 0..end)?;
+            let table = bytes.get(place.table_offset as usize..).unwrap_or_default();
+            let table = decode_table(&name, table, place)?;
+            (
+                bytes,
+                0,
+                self.keep_table(first.layer, first.object(), table)?,
+            )
+        } else {
+            let table = self.table(first.layer, first.object())?;
+            let at = |id: &FrameId| table.get((id.frame % OBJECT_FRAMES) as usize);
+            let from = at(first).map_or(0, |frame| frame.offset);
+            let end = at(last).map_or(0, Frame::end).max(from);
+            (self.store.get_range(&name, from..end)?, from, table)
         };
         Ok(Some((loaded, name, table, bytes, from)))
     }
@@ -361,9 +358,12 @@ pub fn verify_object(
         let of_layer = number * OBJECT_FRAMES + i;
         let blocks = frame_blocks(layer.blocks, of_layer);
         let stored = slice(bytes, frame.offset, frame.length).ok_or_else(missing);
-        let sound = stored.and_then(|stored| match seal.opens() {
-            true => frame::decode(&name, stored, &frame, blocks, seal).map(drop),
-            false => frame::verify(&name, stored, &frame),
+        let sound = stored.and_then(|stored| {
+            if seal.opens() {
+                frame::decode(&name, stored, &frame, blocks, seal).map(drop)
+            } else {
+                frame::verify(&name, stored, &frame)
+            }
         });
         match sound {
             Ok(()) => {}
@@ -397,12 +397,13 @@ pub fn check_layers<'a>(
 fn fits(extents: &[Extent], moment: &Moment) -> Result<()> {
     let live: u64 = extents.iter().map(|extent| extent.count).sum();
     let end = extents.last().map_or(0, Extent::end);
-    match live == moment.live && end <= moment.blocks {
-        true => Ok(()),
-        false => Err(Error::damaged(
+    if live == moment.live && end <= moment.blocks {
+        Ok(())
+    } else {
+        Err(Error::damaged(
             format!("moment {}", moment.number),
             "its layers have other blocks than it should have",
-        )),
+        ))
     }
 }
 
@@ -436,11 +437,12 @@ fn put_on(below: &[Extent], runs: &[Run], layer: u32) -> Result<Vec<Extent>> {
     }
     all.extend(rest);
     all.extend(below);
-    match all.len() > MAX_EXTENTS {
-        true => Err(Error::TooLarge(format!(
+    if all.len() > MAX_EXTENTS {
+        Err(Error::TooLarge(format!(
             "the image has more than {MAX_EXTENTS} extents, the most that can be read"
-        ))),
-        false => Ok(all),
+        )))
+    } else {
+        Ok(all)
     }
 }
 

@@ -132,11 +132,12 @@ pub fn layer_runs(gained: &Blocks, dropped: &Blocks) -> Result<Vec<Run>> {
     let gained = gained.runs.iter().map(with(true));
     let mut runs: Vec<Run> = gained.chain(dropped.runs.iter().map(with(false))).collect();
     runs.sort_unstable_by_key(|run| run.start);
-    match runs.is_sorted_by(|a, b| a.end() <= b.start) {
-        true => Ok(runs),
-        false => Err(Error::TooLarge(
+    if runs.is_sorted_by(|a, b| a.end() <= b.start) {
+        Ok(runs)
+    } else {
+        Err(Error::TooLarge(
             "the volume names a block as changed that it does not have".into(),
-        )),
+        ))
     }
 }
 

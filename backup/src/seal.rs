@@ -90,13 +90,14 @@ impl NewKey {
             }
             Self::Recipient(recipient) => {
                 let wanted = parse_recipient(recipient.trim())?.to_string();
-                match wanted == encryption.recipient {
-                    true => Ok(()),
-                    false => Err(Error::Unsealing(format!(
+                if wanted == encryption.recipient {
+                    Ok(())
+                } else {
+                    Err(Error::Unsealing(format!(
                         "this backup is encrypted for {}, not for {wanted}: nothing was stored; give \
                          another prefix, or find out who has changed it",
                         encryption.recipient
-                    ))),
+                    )))
                 }
             }
         }

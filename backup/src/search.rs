@@ -407,9 +407,10 @@ pub(crate) fn for_each_pair(
             }
             None => {
                 expected = None;
-                match there.contains(&number) {
-                    true => number.checked_sub(1).filter(|before| *before > 0),
-                    false => there.range(..number).next_back().copied(),
+                if there.contains(&number) {
+                    number.checked_sub(1).filter(|before| *before > 0)
+                } else {
+                    there.range(..number).next_back().copied()
                 }
             }
         };

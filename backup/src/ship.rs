@@ -265,10 +265,11 @@ impl Shipper {
     /// # Errors
     /// Another writer has begun, or the store fails.
     pub fn next_job(&mut self, grace: Duration) -> Result<Option<Job>> {
-        match self.is_stale {
+        if self.is_stale {
             // It is not known what is kept; the next shipment reads that.
-            true => Ok(None),
-            false => self.maintenance.next(&mut self.writer, grace),
+            Ok(None)
+        } else {
+            self.maintenance.next(&mut self.writer, grace)
         }
     }
 
@@ -277,10 +278,11 @@ impl Shipper {
     /// # Errors
     /// Another writer has begun, or the store fails.
     pub fn job_done(&mut self, done: Done) -> Result<()> {
-        match self.is_stale || !done.is_of(&self.writer) {
+        if self.is_stale || !done.is_of(&self.writer) {
             // What it has stored is garbage, what it has found may not be any longer.
-            true => Ok(()),
-            false => self.fresh(|this| this.maintenance.take(done, &mut this.writer)),
+            Ok(())
+        } else {
+            self.fresh(|this| this.maintenance.take(done, &mut this.writer))
         }
     }
 

@@ -192,9 +192,12 @@ impl Store {
             }
             pause *= 2;
         }
-        self.wait(request()).map_err(|why| match self.has_ended() {
-            true => Error::Interrupted,
-            false => Error::store(what, name, why),
+        self.wait(request()).map_err(|why| {
+            if self.has_ended() {
+                Error::Interrupted
+            } else {
+                Error::store(what, name, why)
+            }
         })
     }
 

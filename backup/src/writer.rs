@@ -353,9 +353,10 @@ pub(crate) fn layer_path(found: &Listed) -> String {
 /// A catalogue whose root object is the one that was read before: what this writer encrypts for must not
 /// change while it runs.
 fn same_root(catalogue: Catalogue, anchor: &Anchor) -> Result<Catalogue> {
-    match catalogue.anchor() == anchor {
-        true => Ok(catalogue),
-        false => Err(Error::damaged(root::NAME, "it has changed meanwhile")),
+    if catalogue.anchor() == anchor {
+        Ok(catalogue)
+    } else {
+        Err(Error::damaged(root::NAME, "it has changed meanwhile"))
     }
 }
 

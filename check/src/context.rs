@@ -137,9 +137,10 @@ impl Context<'_> {
         };
         let blocks = || extent.block..extent.block.saturating_add(extent.len);
         if !self.inherited.has(extent.birth) {
-            return match blocks().any(|block| self.held.live.has(block)) {
-                true => shared("used by another root, which they were not inherited from"),
-                false => None,
+            return if blocks().any(|block| self.held.live.has(block)) {
+                shared("used by another root, which they were not inherited from")
+            } else {
+                None
             };
         }
         let birth = extent.birth;
@@ -171,9 +172,10 @@ impl Context<'_> {
 
     /// An extent of the index that the log changes.
     pub(crate) fn replaced(&mut self, extent: &Mapped, ledger: &mut Ledger<'_>) {
-        match self.inherited.has(extent.birth) {
-            true => self.check_replaced(extent, ledger),
-            false => self.given_up.replaced(extent),
+        if self.inherited.has(extent.birth) {
+            self.check_replaced(extent, ledger)
+        } else {
+            self.given_up.replaced(extent)
         }
     }
 

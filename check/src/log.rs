@@ -150,9 +150,10 @@ impl Reader<'_, '_> {
         let before_end = (self.ring() - start) as usize * BLOCK_SIZE;
         let (head, tail) = bytes.split_at_mut(before_end.min(bytes.len()));
         self.volume.read_into(LOG_START + start, head)?;
-        match tail.is_empty() {
-            true => Ok(()),
-            false => self.volume.read_into(LOG_START, tail),
+        if tail.is_empty() {
+            Ok(())
+        } else {
+            self.volume.read_into(LOG_START, tail)
         }
     }
 

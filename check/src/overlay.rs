@@ -234,9 +234,10 @@ impl Overlay {
 /// Checks that an extent was born in its context or before: a snapshot that the log makes between
 /// the two would not have it.
 fn check_birth(entry: &Entry<'_>, seq: u64) -> Result<(), String> {
-    let extent = match entry.key.kind == Kind::Extent && !entry.delete {
-        true => decode_extent(entry.value).ok(),
-        false => None,
+    let extent = if entry.key.kind == Kind::Extent && !entry.delete {
+        decode_extent(entry.value).ok()
+    } else {
+        None
     };
     match extent.map(|(raw, _)| raw.birth.get()) {
         Some(birth) if birth > seq => {

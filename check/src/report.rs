@@ -170,10 +170,7 @@ impl<'p> Ledger<'p> {
 
     /// The findings from now on are about a snapshot, or about a branch other than main.
     pub(crate) fn begin_root(&mut self, id: u32, name: &str, is_frozen: bool) {
-        let what = match is_frozen {
-            true => "snapshot",
-            false => "branch",
-        };
+        let what = if is_frozen { "snapshot" } else { "branch" };
         self.snapshot = Some(match name {
             "" => format!("{what} {id}"),
             name => format!("{what} {name:?}"),

@@ -268,9 +268,10 @@ impl<'a, 'd> Walker<'a, 'd> {
         let mut value = Vec::with_capacity(len.next_multiple_of(UNIT_DATA));
         let (mut next, mut crc) = (first, 0);
         for _ in 0..len.div_ceil(UNIT_DATA) {
-            let taken = match self.volume.can_hold_node(next) {
-                true => self.take(next, at.birth.get()),
-                false => Err("outside the data area or not aligned"),
+            let taken = if self.volume.can_hold_node(next) {
+                self.take(next, at.birth.get())
+            } else {
+                Err("outside the data area or not aligned")
             };
             if let Err(why) = taken {
                 let message = format!(

@@ -244,9 +244,10 @@ fn check_copies(
     let copied = copies.iter().flat_map(|copies| copies.slots);
     let all: Vec<Superblock> = front.iter().copied().chain(copied.flatten()).collect();
     let newer = all.iter().fold(*known, |newest, other| {
-        match other.generation.get() > newest.generation.get() {
-            true => *other,
-            false => newest,
+        if other.generation.get() > newest.generation.get() {
+            *other
+        } else {
+            newest
         }
     });
     let generation = newer.generation.get();

@@ -213,9 +213,10 @@ fn wait_for(
 /// # Errors
 /// It was `end`.
 pub fn wait_beside(end: impl AsFd, input: impl AsFd) -> io::Result<()> {
-    match is_first(end, input)? {
-        true => Err(ended()),
-        false => Ok(()),
+    if is_first(end, input)? {
+        Err(ended())
+    } else {
+        Ok(())
     }
 }
 

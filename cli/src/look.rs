@@ -57,9 +57,10 @@ impl Look {
 
     /// The text in a style.
     pub fn paint(&self, style: Style, text: &str) -> String {
-        match self.colours && !text.is_empty() {
-            true => format!("{style}{text}{style:#}"),
-            false => text.to_owned(),
+        if self.colours && !text.is_empty() {
+            format!("{style}{text}{style:#}")
+        } else {
+            text.to_owned()
         }
     }
 

@@ -62,10 +62,7 @@ pub enum Style {
 impl Style {
     /// The default for a terminal or for other output.
     pub fn default_for(terminal: bool) -> Self {
-        match terminal {
-            true => Style::Shown,
-            false => Style::Raw,
-        }
+        if terminal { Style::Shown } else { Style::Raw }
     }
 }
 
@@ -239,9 +236,10 @@ impl Progress {
 
 /// Standard error if it is a terminal.
 fn own_terminal(quiet: bool) -> ProgressDrawTarget {
-    match !quiet && io::stderr().is_terminal() {
-        true => ProgressDrawTarget::stderr_with_hz(FRAMES),
-        false => ProgressDrawTarget::hidden(),
+    if !quiet && io::stderr().is_terminal() {
+        ProgressDrawTarget::stderr_with_hz(FRAMES)
+    } else {
+        ProgressDrawTarget::hidden()
     }
 }
 

@@ -34,9 +34,10 @@ impl Command for Served {
         let read_only = place.fs.is_read_only();
         let mounts = (place.mounts, place.named);
         let roots = Roots::of_daemon(verb.volume(), place.fs, mounts, &stage);
-        let done = match read_only && verb.access() == Access::Write {
-            true => Err(Error::ReadOnly.into()),
-            false => verb.perform(&roots),
+        let done = if read_only && verb.access() == Access::Write {
+            Err(Error::ReadOnly.into())
+        } else {
+            verb.perform(&roots)
         };
         done.unwrap_or_else(|error| {
             let error = verb.failed(explained(place.volume, error));

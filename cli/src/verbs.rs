@@ -193,9 +193,10 @@ fn work(verb: &Verb, named: &Named, stage: &Stage) -> Result<u8, AnyError> {
         }
         let holder = holder::of(&volume);
         let failure = Failure::held(&volume, &holder).into();
-        match named.mount.is_none() && holder.is_no_daemon() {
-            true => Err(failure),
-            false => Ok(Alone::Locked(failure)),
+        if named.mount.is_none() && holder.is_no_daemon() {
+            Err(failure)
+        } else {
+            Ok(Alone::Locked(failure))
         }
     };
     ask_or_do_alone(|| ask(verb, named, stage), alone)

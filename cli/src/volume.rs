@@ -101,11 +101,14 @@ impl Volume {
             reference => {
                 let opened = volume.at(reference.as_deref(), access);
                 let lost = || volume.fs.lost_log().is_ok_and(|lost| lost.is_some());
-                opened.map_err(|failure| match access == Access::Salvage && lost() {
-                    true => failure.hint(
+                opened.map_err(|failure| {
+                    if access == Access::Salvage && lost() {
+                        failure.hint(
                         "the volume's log is damaged, and may have had it: cairnfs check VOLUME",
-                    ),
-                    false => failure,
+                    )
+                    } else {
+                        failure
+                    }
                 })
             }
         }
@@ -120,9 +123,10 @@ impl Volume {
         let open = |name| open_in(&self.fs, &self.path, name);
         let (fs, _) = open(name).map_err(|failure| {
             let shorter = name.rsplit_once(':').map(|(shorter, _)| shorter);
-            match shorter.is_some_and(|name| open(name).is_ok()) {
-                true => failure.hint(SLASH),
-                false => failure,
+            if shorter.is_some_and(|name| open(name).is_ok()) {
+                failure.hint(SLASH)
+            } else {
+                failure
             }
         })?;
         let tree = Self {
@@ -130,12 +134,13 @@ impl Volume {
             path: self.path.clone(),
             reference: reference.map(str::to_owned),
         };
-        match access == Access::Write && tree.fs.is_read_only() {
-            true => Err(
+        if access == Access::Write && tree.fs.is_read_only() {
+            Err(
                 Failure::new(tree.shown(b""), "is a snapshot, which is read-only")
                     .hint("make a branch of it, and write to that: cairnfs branch VOLUME NAME --from SNAPSHOT"),
-            ),
-            false => Ok(tree),
+            )
+        } else {
+            Ok(tree)
         }
     }
 

@@ -465,9 +465,10 @@ impl ObjectStore for Client {
             }
             _ => {}
         }
-        let lacks: Vec<Path> = match self.is_troubled() && self.draw().is_multiple_of(2) {
-            true => self.objects.world.lock().new.iter().cloned().collect(),
-            false => Vec::new(),
+        let lacks: Vec<Path> = if self.is_troubled() && self.draw().is_multiple_of(2) {
+            self.objects.world.lock().new.iter().cloned().collect()
+        } else {
+            Vec::new()
         };
         let listed = self.objects.memory.list(prefix);
         let shown = move |meta: &Result<ObjectMeta>| match meta {

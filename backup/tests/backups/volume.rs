@@ -161,9 +161,10 @@ impl Source for Volume {
 
 fn time(seconds: i64) -> SystemTime {
     let distance = Duration::from_secs(seconds.unsigned_abs());
-    match seconds < 0 {
-        true => SystemTime::UNIX_EPOCH - distance,
-        false => SystemTime::UNIX_EPOCH + distance,
+    if seconds < 0 {
+        SystemTime::UNIX_EPOCH - distance
+    } else {
+        SystemTime::UNIX_EPOCH + distance
     }
 }
 

@@ -22,14 +22,15 @@ impl Device for Unread {
         self.device.size()
     }
     fn read(&self, offset: u64, buf: &mut [u8]) -> cairnfs::Result<()> {
-        match self.fails.load(Ordering::Relaxed) {
-            true => Err(Error::Io {
+        if self.fails.load(Ordering::Relaxed) {
+            Err(Error::Io {
                 op: "read",
                 offset,
                 len: buf.len(),
                 source: Arc::new(std::io::Error::other("no reading now")),
-            }),
-            false => self.device.read(offset, buf),
+            })
+        } else {
+            self.device.read(offset, buf)
         }
     }
     fn write(&self, offset: u64, buf: &[u8]) -> cairnfs::Result<()> {

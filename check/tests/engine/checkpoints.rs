@@ -88,9 +88,10 @@ impl Stored {
 /// Ships a whole checkpoint over what the store has of the one before.
 fn ship(checkpoint: &Checkpoint, before: Option<&Stored>) -> Stored {
     let empty = || Stored::empty(checkpoint.image_size());
-    let mut stored = match checkpoint.is_full() {
-        true => empty(),
-        false => before.unwrap().clone(),
+    let mut stored = if checkpoint.is_full() {
+        empty()
+    } else {
+        before.unwrap().clone()
     };
     for run in gained(checkpoint) {
         stored.add(checkpoint, run).unwrap();
@@ -454,16 +455,16 @@ impl History {
         };
         let expected = state(&self.fs);
         let checkpoint = volume(&self.fs).checkpoint(since).unwrap();
-        match checkpoint.is_full() {
-            true => self.full += 1,
-            false => self.compared += 1,
+        if checkpoint.is_full() {
+            self.full += 1
+        } else {
+            self.compared += 1
         }
-        let stored = match checkpoint.is_full() {
-            true => Stored::empty(checkpoint.image_size()),
-            false => {
-                let mut known = self.store.iter();
-                known.find(|(id, _)| Some(*id) == since).unwrap().1.clone()
-            }
+        let stored = if checkpoint.is_full() {
+            Stored::empty(checkpoint.image_size())
+        } else {
+            let mut known = self.store.iter();
+            known.find(|(id, _)| Some(*id) == since).unwrap().1.clone()
         };
         let mut left = gained(&checkpoint);
         left.reverse();
@@ -525,9 +526,10 @@ impl History {
                         && !self.heads.contains(&name)
                         && !self.frozen.contains(&name)
                     {
-                        match root.writable {
-                            true => self.heads.push(name),
-                            false => self.frozen.push(name),
+                        if root.writable {
+                            self.heads.push(name)
+                        } else {
+                            self.frozen.push(name)
                         }
                     }
                 }
@@ -549,16 +551,13 @@ impl History {
         self.fs.sync().unwrap();
         self.held.clear();
         let before = state(&self.fs);
-        match killed {
-            true => {
-                self.abandon();
-                assert_sound(&*self.device, &self.when);
-            }
-            false => {
-                self.shipping = None;
-                self.fs.close().unwrap();
-                assert_sound(&*self.device, &self.when);
-            }
+        if killed {
+            self.abandon();
+            assert_sound(&*self.device, &self.when);
+        } else {
+            self.shipping = None;
+            self.fs.close().unwrap();
+            assert_sound(&*self.device, &self.when);
         }
         self.fs = open_with(&self.device, &self.options);
         assert!(state(&self.fs) == before, "{}", self.when);

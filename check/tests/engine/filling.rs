@@ -228,9 +228,10 @@ impl Filled {
     fn write(&mut self, ino: u64, at: u64, len: u64) -> Result<()> {
         let data = vec![self.made as u8 | 1; len as usize];
         let written = self.fs.write(ino, at, &data, false)?;
-        match written as u64 == len {
-            true => Ok(()),
-            false => Err(Error::NoSpace),
+        if written as u64 == len {
+            Ok(())
+        } else {
+            Err(Error::NoSpace)
         }
     }
 

@@ -84,9 +84,10 @@ fn write_until_stale(
                     told.made.insert(name.clone());
                 });
             }
-            match n.is_multiple_of(SYNC) {
-                true => head.fsync(ino, false),
-                false => Ok(()),
+            if n.is_multiple_of(SYNC) {
+                head.fsync(ino, false)
+            } else {
+                Ok(())
             }
         });
         match done {

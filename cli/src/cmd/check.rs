@@ -280,9 +280,10 @@ fn print_report(args: &Args, report: &Report) -> io::Result<()> {
             let errors = counted(n as u64, "error", "errors");
             writeln!(out, "{volume}: {errors}, nothing was repaired; {holds}")?;
             let mut saved = saved(args, report);
-            let ends = match saved.opens {
-                true => ends_of_damage(report, &word_of_path(&args.volume), &saved),
-                false => Vec::new(),
+            let ends = if saved.opens {
+                ends_of_damage(report, &word_of_path(&args.volume), &saved)
+            } else {
+                Vec::new()
             };
             saved.lines.extend(ends);
             if saved.lines.is_empty() {
@@ -334,15 +335,16 @@ fn ends_of_damage(report: &Report, volume: &str, saved: &Saved) -> Vec<String> {
             && !others.contains(&code)
     };
     if report.findings.iter().any(of_index) {
-        lines.push(match saved.has_root {
-            true => format!(
+        lines.push(if saved.has_root {
+format!(
                 "Then remove what is damaged in the index of branches: cairnfs rm --damaged {volume}"
-            ),
-            false => format!(
+            )
+} else {
+format!(
                 "No path leads to what is left of main: copy the volume, and have its files moved to \
                  /lost+found: cairnfs rm --damaged {volume}"
-            ),
-        });
+            )
+});
     }
     if has_one(report, &[DATA_CHECKSUM]) {
         lines.push(

@@ -212,10 +212,13 @@ fn target(
     keep: Keep,
     several: bool,
 ) -> Result<(Target, Option<Vec<u8>>), Failure> {
-    let not_directory = || match several {
-        true => Failure::new(destination.shown(), "is not a directory")
-            .hint("several sources need an existing directory to go into"),
-        false => typed::not_directory(destination.shown()),
+    let not_directory = || {
+        if several {
+            Failure::new(destination.shown(), "is not a directory")
+                .hint("several sources need an existing directory to go into")
+        } else {
+            typed::not_directory(destination.shown())
+        }
     };
     match destination {
         Spec::Host(path) if path.is_dir() => {

@@ -101,18 +101,20 @@ pub fn perform(args: &Args, roots: &Roots<'_>) -> Result<u8, AnyError> {
     }
     let free = free_bytes(roots);
     let mut report = drop_all(roots, &args.references);
-    let waited = match args.wait {
-        true => wait(roots, args.telling.quiet),
-        false => Ok(()),
+    let waited = if args.wait {
+        wait(roots, args.telling.quiet)
+    } else {
+        Ok(())
     };
     if args.wait {
         report.freed_bytes = Some(free_bytes(roots).saturating_sub(free));
     }
     report.being_dropped = being_dropped(roots).len();
     let lines: Vec<String> = lines(&report).collect();
-    let told = match waited.is_ok() && report.failed.is_empty() {
-        true => args.telling.tell(roots.stage(), &report, &lines),
-        false => args.telling.print(roots.stage(), &report, &lines),
+    let told = if waited.is_ok() && report.failed.is_empty() {
+        args.telling.tell(roots.stage(), &report, &lines)
+    } else {
+        args.telling.print(roots.stage(), &report, &lines)
     };
     waited?;
     told?;

@@ -147,9 +147,10 @@ pub fn run(args: Args) -> Result<ExitCode, AnyError> {
     if !streams {
         interrupt::defer()?;
     }
-    let access = match args.no_recovery {
-        true => Access::Unrecovered,
-        false => Access::Salvage,
+    let access = if args.no_recovery {
+        Access::Unrecovered
+    } else {
+        Access::Salvage
     };
     let volume = Volume::open(&place, access)?;
     let lost = volume.fs().lost_log().explain(volume.shown(b""))?;
@@ -162,11 +163,12 @@ pub fn run(args: Args) -> Result<ExitCode, AnyError> {
         let failures = lost.iter().flat_map(|lost| &lost.failures);
         failures.for_each(Failure::tell);
     })?;
-    let path = match node.is_dir() {
-        true => Vec::new(),
-        false => split_last(&place.inside)
+    let path = if node.is_dir() {
+        Vec::new()
+    } else {
+        split_last(&place.inside)
             .map(|(_, name)| name)
-            .unwrap_or_default(),
+            .unwrap_or_default()
     };
     let mut source = VolumeSource::new(volume, 0, node, place.inside);
     let progress = Progress::bytes("exporting", 0, args.quiet || args.json);
@@ -229,13 +231,10 @@ struct LostPaths {
 impl LostPaths {
     fn of(volume: &Volume, lost: &Lost) -> Self {
         let top = volume.shown(b"");
-        let named = match lost.items.is_empty() {
-            true => {
-                "what is exported is the state before the damage; the log names nothing of what is lost"
-            }
-            false => {
-                "what is exported is the state before the damage; what the log still names follows"
-            }
+        let named = if lost.items.is_empty() {
+            "what is exported is the state before the damage; the log names nothing of what is lost"
+        } else {
+            "what is exported is the state before the damage; what the log still names follows"
         };
         let damage = format!("changes are lost with its log: {}", lost.damage);
         let mut failures = vec![Failure::new(&top, damage).hint(named)];

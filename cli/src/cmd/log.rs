@@ -138,9 +138,10 @@ fn print(
 ) -> io::Result<()> {
     let own = |root: &RootInfo| own.get(&root.id).copied().unwrap_or(0);
     let (stays, dropped) = without_dropped(list);
-    let (stays, older) = match all {
-        true => (stays, BTreeMap::new()),
-        false => without_older(&stays),
+    let (stays, older) = if all {
+        (stays, BTreeMap::new())
+    } else {
+        without_older(&stays)
     };
     let older = older.iter().map(|(of, older)| older_line(of, older, own));
     let lines = lines(&stays).into_iter();

@@ -35,9 +35,10 @@ pub fn run(args: Args) -> Result<ExitCode, AnyError> {
         let place = VolumePath::parse(arg)?;
         let volume = Volume::open(&place, Access::Write)?;
         let mode = 0o777 & !tree::umask();
-        let made = match args.parents {
-            true => volume.make_dirs(&place.inside, mode).map(drop),
-            false => one(&volume, &place, mode),
+        let made = if args.parents {
+            volume.make_dirs(&place.inside, mode).map(drop)
+        } else {
+            one(&volume, &place, mode)
         };
         made.and(volume.close())
     }))

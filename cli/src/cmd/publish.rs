@@ -102,9 +102,10 @@ fn publish(args: &Args, roots: &Roots<'_>) -> Result<Published, Failure> {
         dry_run: args.dry_run,
     };
     let publish = || roots.volume().publish(name_of(&branch), &options);
-    let published = match args.dry_run {
-        true => publish(),
-        false => roots.replacing(&base, publish),
+    let published = if args.dry_run {
+        publish()
+    } else {
+        roots.replacing(&base, publish)
     };
     let published = match published {
         Err(Error::Conflicts(conflicts)) => Ok(Published {
@@ -122,9 +123,10 @@ fn publish(args: &Args, roots: &Roots<'_>) -> Result<Published, Failure> {
             )
         }
         other => {
-            let named = match base.writable {
-                true => &args.branch,
-                false => &args.onto,
+            let named = if base.writable {
+                &args.branch
+            } else {
+                &args.onto
             };
             root_failure(&args.volume, named, other)
         }

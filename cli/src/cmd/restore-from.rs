@@ -118,9 +118,10 @@ pub fn run(args: &Args) -> Result<ExitCode, AnyError> {
         other => wrong(other),
     })?;
     drop(watch);
-    let unread = match lost.is_none() {
-        true => None,
-        false => Some(look(args, &file, &moment, &lost)?),
+    let unread = if lost.is_none() {
+        None
+    } else {
+        Some(look(args, &file, &moment, &lost)?)
     };
     file.complete()?;
     let asked = opened.store.asked();

@@ -65,9 +65,10 @@ pub fn run(args: Args) -> Result<ExitCode, AnyError> {
     for text in [synced.refused, synced.displaced].into_iter().flatten() {
         say!("cairnfs sync: warning: {text}");
     }
-    match args.backup {
-        true => verbs::run(&Verb::Ship(Ship::of(&args.dir)?)),
-        false => Ok(ExitCode::SUCCESS),
+    if args.backup {
+        verbs::run(&Verb::Ship(Ship::of(&args.dir)?))
+    } else {
+        Ok(ExitCode::SUCCESS)
     }
 }
 

@@ -220,13 +220,14 @@ fn umount(args: &Args) -> Result<(), String> {
         .into_iter()
         .filter_map(Result::err)
         .collect();
-    match wrong.is_empty() {
-        true => Ok(()),
-        false => Err(format!(
+    if wrong.is_empty() {
+        Ok(())
+    } else {
+        Err(format!(
             "{} is unmounted; {}",
             shown(&dir),
             wrong.join("; ")
-        )),
+        ))
     }
 }
 

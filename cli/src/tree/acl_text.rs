@@ -37,9 +37,10 @@ pub fn format(value: &[u8]) -> Option<String> {
         let bit = |bit, letter| if entry.perm & bit != 0 { letter } else { '-' };
         let (r, w, x) = (bit(4, 'r'), bit(2, 'w'), bit(1, 'x'));
         // Formatting into a string cannot fail.
-        let _ = match named {
-            true => write!(text, "{separator}{word}:{}:{r}{w}{x}", entry.id),
-            false => write!(text, "{separator}{word}::{r}{w}{x}"),
+        let _ = if named {
+            write!(text, "{separator}{word}:{}:{r}{w}{x}", entry.id)
+        } else {
+            write!(text, "{separator}{word}::{r}{w}{x}")
         };
     }
     Some(text)

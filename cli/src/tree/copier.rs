@@ -251,9 +251,10 @@ impl<'a> Copier<'a> {
         let complete = self.lost.is_none();
         self.tell_lost();
         let ended = self.done(sink.end_file(path, meta))?.is_some();
-        match complete {
-            true => self.summary.files += u64::from(ended),
-            false => self.summary.failed += u64::from(ended),
+        if complete {
+            self.summary.files += u64::from(ended)
+        } else {
+            self.summary.failed += u64::from(ended)
         }
         Ok(ended)
     }

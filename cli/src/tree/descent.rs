@@ -83,9 +83,10 @@ impl Descent {
         if !name.is_empty() {
             push_name(&mut path, name);
         }
-        match path.is_empty() {
-            true => shown(&self.base_path),
-            false => shown(&self.base_path.join(OsStr::from_bytes(&path))),
+        if path.is_empty() {
+            shown(&self.base_path)
+        } else {
+            shown(&self.base_path.join(OsStr::from_bytes(&path)))
         }
     }
 
@@ -175,9 +176,10 @@ pub fn open_dir(dir: BorrowedFd<'_>, name: &[u8]) -> rustix::io::Result<(OwnedFd
 /// It does not exist, is not a directory, or may not be entered.
 pub fn open_named(path: &Path) -> rustix::io::Result<OwnedFd> {
     let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let path = match path.as_os_str().is_empty() {
-        true => Path::new("."),
-        false => path,
+    let path = if path.as_os_str().is_empty() {
+        Path::new(".")
+    } else {
+        path
     };
     match rustix::fs::open(path, flags | OFlags::RDONLY, Mode::empty()) {
         Err(Errno::ACCESS) => rustix::fs::open(path, flags | OFlags::PATH, Mode::empty()),

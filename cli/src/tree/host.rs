@@ -65,9 +65,10 @@ impl HostSource {
         let bytes = path.as_os_str().as_bytes();
         let leads_on =
             bytes.ends_with(b"/") || bytes.ends_with(b"/.") || path.file_name().is_none();
-        let resolved = match follow || leads_on {
-            true => path.canonicalize().or_else(|e| nameless(path, e))?,
-            false => path.to_owned(),
+        let resolved = if follow || leads_on {
+            path.canonicalize().or_else(|e| nameless(path, e))?
+        } else {
+            path.to_owned()
         };
         let (above, name) = match (resolved.parent(), resolved.file_name()) {
             (Some(above), Some(name)) => (above, name),

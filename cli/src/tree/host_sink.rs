@@ -131,12 +131,13 @@ impl HostSink {
         self.descent.go(above)?;
         self.lend(above)?;
         let pending = Pending::new(self.descent.dir()?, name, self.descent.shown(name))?;
-        match pending.replaces() && !self.replaces {
-            true => Err(
+        if pending.replaces() && !self.replaces {
+            Err(
                 Failure::new(pending.shown(), "exists, and was left as it is")
                     .hint("use --force to replace what exists"),
-            ),
-            false => Ok(pending),
+            )
+        } else {
+            Ok(pending)
         }
     }
 
@@ -211,12 +212,13 @@ impl HostSink {
         let shown = self.descent.shown(b"");
         let dir = self.descent.dir()?;
         let stat = rustix::fs::fstat(dir).explain(&shown)?;
-        match descent::id(&stat) == id {
-            true => held(dir)
+        if descent::id(&stat) == id {
+            held(dir)
                 .and_then(|held| held.set_mode(mode))
-                .explain(&shown),
+                .explain(&shown)
+        } else {
             // It was moved, and another one has its name.
-            false => Ok(()),
+            Ok(())
         }
     }
 
@@ -285,9 +287,10 @@ impl Drop for HostSink {
 fn held(dir: BorrowedFd<'_>) -> rustix::io::Result<InodeFd> {
     let is_located = rustix::fs::fcntl_getfl(dir)?.contains(OFlags::PATH);
     let dir = rustix::io::fcntl_dupfd_cloexec(dir, 0)?;
-    Ok(match is_located {
-        true => InodeFd::Located(dir),
-        false => InodeFd::Open(dir),
+    Ok(if is_located {
+        InodeFd::Located(dir)
+    } else {
+        InodeFd::Open(dir)
     })
 }
 

@@ -136,13 +136,14 @@ impl Pending {
             && stat.st_uid == rustix::process::geteuid().as_raw()
             && stat.st_nlink == 1
             && (stat.st_rdev == rdev || !is_device(kind));
-        match ours {
-            true => Ok(InodeFd::Located(fd)),
-            false => Err(Failure::new(
+        if ours {
+            Ok(InodeFd::Located(fd))
+        } else {
+            Err(Failure::new(
                 &self.shown,
                 "was replaced while it was being made; its owner and mode were left alone",
             )
-            .hint("copy again when no other user changes the destination")),
+            .hint("copy again when no other user changes the destination"))
         }
     }
 
@@ -155,13 +156,14 @@ impl Pending {
             return Ok(());
         };
         let (from, to) = (OsStr::from_bytes(temporary), OsStr::from_bytes(&self.name));
-        let renamed = match self.replaces {
-            true => rustix::fs::renameat(dir, from, dir, to),
-            false => match rustix::fs::renameat_with(dir, from, dir, to, RenameFlags::NOREPLACE) {
+        let renamed = if self.replaces {
+            rustix::fs::renameat(dir, from, dir, to)
+        } else {
+            match rustix::fs::renameat_with(dir, from, dir, to, RenameFlags::NOREPLACE) {
                 // Network file systems do not know the flag.
                 Err(Errno::INVAL) => rustix::fs::linkat(dir, from, dir, to, AtFlags::empty()),
                 renamed => renamed,
-            },
+            }
         };
         // link(2), and rename(2) between two names of one inode, leave both, so the temporary name
         // is removed here; this also cleans up after a failure.

@@ -172,9 +172,10 @@ impl<R: Read> TarReader<R> {
             })
             .sum();
         if header.cksum().ok() != Some(sum) {
-            return Err(match self.any {
-                true => self.bad("a header is damaged"),
-                false => self.no_archive(),
+            return Err(if self.any {
+                self.bad("a header is damaged")
+            } else {
+                self.no_archive()
             });
         }
         self.any = true;

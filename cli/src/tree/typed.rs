@@ -67,12 +67,13 @@ fn stream(path: &Path, stat: &Stat) -> Result<Typed, Failure> {
     let flags = OFlags::WRONLY | OFlags::NOCTTY | OFlags::CLOEXEC;
     let fd = rustix::fs::open(path, flags, Mode::empty()).explain(shown(path))?;
     let opened = rustix::fs::fstat(&fd).explain(shown(path))?;
-    match descent::id(&opened) == descent::id(stat) {
-        true => Ok(Typed::Stream(fd.into())),
-        false => Err(Failure::new(
+    if descent::id(&opened) == descent::id(stat) {
+        Ok(Typed::Stream(fd.into()))
+    } else {
+        Err(Failure::new(
             shown(path),
             "was replaced while it was being opened",
-        )),
+        ))
     }
 }
 

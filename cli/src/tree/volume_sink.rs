@@ -245,9 +245,10 @@ impl VolumeSink {
         } else {
             meta.mode & 0o777 & !self.umask
         };
-        let mode = match self.keep.xattrs {
-            true => self.set_xattrs(ino, path, meta, mode)?,
-            false => mode,
+        let mode = if self.keep.xattrs {
+            self.set_xattrs(ino, path, meta, mode)?
+        } else {
+            mode
         };
         let set = SetAttr {
             mode: (meta.kind != FileKind::Symlink).then_some(mode),

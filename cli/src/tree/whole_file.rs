@@ -49,9 +49,10 @@ impl WholeFile {
             );
         }
         let mode = !umask() & 0o666;
-        let nameless = match pending.replaces() {
-            true => None,
-            false => pending.nameless(dir.as_fd(), mode)?,
+        let nameless = if pending.replaces() {
+            None
+        } else {
+            pending.nameless(dir.as_fd(), mode)?
         };
         let is_apart = nameless.is_none();
         let pending = pending.apart();
@@ -76,9 +77,10 @@ impl WholeFile {
     pub fn complete(self) -> Result<(), Failure> {
         let shown = self.pending.shown();
         self.file.sync_all().explain(shown)?;
-        match self.is_apart {
-            true => self.pending.publish(self.dir.as_fd())?,
-            false => self.pending.link(&self.file, self.dir.as_fd())?,
+        if self.is_apart {
+            self.pending.publish(self.dir.as_fd())?
+        } else {
+            self.pending.link(&self.file, self.dir.as_fd())?
         }
         match rustix::fs::fsync(&self.dir) {
             // A directory that can be entered but not read cannot be synced.

@@ -55,9 +55,10 @@ const OBJECTS: [(&str, u32); 10] = [
 ];
 
 fn value(name: &str) -> Vec<u8> {
-    match name.starts_with("system.posix_acl") {
-        true => list(7, 5, Some(7), 2),
-        false => b"value".to_vec(),
+    if name.starts_with("system.posix_acl") {
+        list(7, 5, Some(7), 2)
+    } else {
+        b"value".to_vec()
     }
 }
 

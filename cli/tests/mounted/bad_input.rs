@@ -120,9 +120,10 @@ fn lost_superblock_slot_is_reported_as_note() {
     let [first, second] = SUPERBLOCK_SLOTS;
     let file = File::open(place.volume()).unwrap();
     let decoded = RawSuperblock::decode(first, &block_at(&file, first)).unwrap();
-    let older = match decoded.generation.get() == newest {
-        true => second,
-        false => first,
+    let older = if decoded.generation.get() == newest {
+        second
+    } else {
+        first
     };
     flip(&place.volume(), older * BLOCK + 100);
     let report = place.ok(&["check", "v.cairn"]);
@@ -148,21 +149,19 @@ fn truncated_volume_is_readable_or_refused() {
     for len in [whole.len() - 4096, whole.len() / 2, 200_000] {
         fs::write(place.volume(), &whole[..len]).unwrap();
         let says = ["v.cairn", "cut off"];
-        match len + 4096 == whole.len() {
-            true => {
-                // Data in front of the cut can be read; changes are refused.
-                place.fails(&["mount", "v.cairn", "m"], 32, &says);
-                place.fails(&["import", "m", "v.cairn"], 1, &says);
-                place.fails(&["info", "v.cairn"], 1, &["cut off", "export"]);
-                assert!(place.ok(&["ls", "v.cairn:/"]).contains("small7"));
-                place.ok(&["cat", "v.cairn:/large0"]);
-            }
+        if len + 4096 == whole.len() {
+            // Data in front of the cut can be read; changes are refused.
+            place.fails(&["mount", "v.cairn", "m"], 32, &says);
+            place.fails(&["import", "m", "v.cairn"], 1, &says);
+            place.fails(&["info", "v.cairn"], 1, &["cut off", "export"]);
+            assert!(place.ok(&["ls", "v.cairn:/"]).contains("small7"));
+            place.ok(&["cat", "v.cairn:/large0"]);
+        } else {
             // Nothing can be read, and no message suggests it.
-            false => {
-                all_refuse(&place, &["v.cairn", "cut off", "too little"]);
-                let report = said(&place.run(&["mount", "v.cairn", "m"]));
-                assert!(!report.contains("export"), "{report}");
-            }
+
+            all_refuse(&place, &["v.cairn", "cut off", "too little"]);
+            let report = said(&place.run(&["mount", "v.cairn", "m"]));
+            assert!(!report.contains("export"), "{report}");
         }
         let out = place.run(&["check", "v.cairn"]);
         assert!(matches!(out.status.code(), Some(4 | 8)), "{}", said(&out));
@@ -479,9 +478,10 @@ fn refused_data_of_removed_or_truncated_file_is_no_error() {
         let mut place = Place::mounted("32M", "write=back");
         let path = place.at("filler");
         overfill(&path);
-        match cut_off {
-            false => fs::remove_file(&path).unwrap(),
-            true => drop(File::create(&path).unwrap()),
+        if cut_off {
+            drop(File::create(&path).unwrap())
+        } else {
+            fs::remove_file(&path).unwrap()
         }
         // Place::umount retries only "busy"; any other error is a failure.
         place.umount();

@@ -232,9 +232,10 @@ impl Place {
     /// Runs `cairnfs`, which must fail with this exit code, print each text of `says`, and not
     /// panic.
     pub fn fails(&self, args: &[&str], code: i32, says: &[&str]) -> String {
-        let out = match says.contains(&"busy") {
-            true => self.command(args).output().unwrap(),
-            false => self.run(args),
+        let out = if says.contains(&"busy") {
+            self.command(args).output().unwrap()
+        } else {
+            self.run(args)
         };
         let text = said(&out);
         assert_eq!(out.status.code(), Some(code), "cairnfs {args:?}: {text}");

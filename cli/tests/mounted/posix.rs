@@ -51,9 +51,10 @@ fn directory_holds_hundred_thousand_entries() {
     for entry in fs::read_dir(&dir).unwrap() {
         let entry = entry.unwrap();
         let text = entry.file_name().into_string().unwrap();
-        match text.contains("7 with") {
-            true => kept.push(text),
-            false => fs::remove_file(entry.path()).unwrap(),
+        if text.contains("7 with") {
+            kept.push(text)
+        } else {
+            fs::remove_file(entry.path()).unwrap()
         }
     }
     assert_eq!(kept.len(), 10_000);

@@ -74,9 +74,10 @@ fn assert_files_report_their_data(dir: &Path) {
             };
             let hole = &bytes[at as usize..data as usize];
             assert!(hole.iter().all(|b| *b == 0), "{path:?}: data in a hole");
-            at = match data < bytes.len() as u64 {
-                true => seek(&file, SeekFrom::Hole(data)).unwrap(),
-                false => data,
+            at = if data < bytes.len() as u64 {
+                seek(&file, SeekFrom::Hole(data)).unwrap()
+            } else {
+                data
             };
         }
     }

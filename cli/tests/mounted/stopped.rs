@@ -149,17 +149,16 @@ fn missing_or_hanging_daemon_is_reported() {
     let up = place.fails(&["stats", "--prometheus", "m"], 3, &says);
     assert!(up.contains("cairnfs_up{mountpoint="), "{up}");
     for forced in [false, true] {
-        let out = match forced {
-            false => place.run(&["umount", "m"]),
-            true => {
-                place.ok(&["mount", "v.cairn", "m"]);
-                place.adopt();
-                place.kill();
-                Command::new(CAIRNFS)
-                    .args(["umount", "-f", arg(&place.dir())])
-                    .output()
-                    .unwrap()
-            }
+        let out = if forced {
+            place.ok(&["mount", "v.cairn", "m"]);
+            place.adopt();
+            place.kill();
+            Command::new(CAIRNFS)
+                .args(["umount", "-f", arg(&place.dir())])
+                .output()
+                .unwrap()
+        } else {
+            place.run(&["umount", "m"])
         };
         assert!(out.status.success(), "{}", said(&out));
         place.fails(&["stats", "m"], 3, &["not in a mounted volume"]);

@@ -492,9 +492,10 @@ fn another_volume_is_unmounted_while_a_program_works() {
         }
         gate.open();
         gate.wait();
-        match is_busy {
-            true => used.umount(),
-            false => used.wait_for_end(),
+        if is_busy {
+            used.umount()
+        } else {
+            used.wait_for_end()
         }
         gate.open();
         tried.join().unwrap()

@@ -273,13 +273,15 @@ fn appended_archives_are_imported_as_gnu_tar_extracts_them() {
         for turn in 0..2 {
             for name in ["d", "f", &long, "l"].map(at) {
                 let is_dir = name.symlink_metadata().unwrap().is_dir();
-                match is_dir {
-                    true => fs::remove_dir_all(&name).unwrap(),
-                    false => fs::remove_file(&name).unwrap(),
+                if is_dir {
+                    fs::remove_dir_all(&name).unwrap()
+                } else {
+                    fs::remove_file(&name).unwrap()
                 }
-                match is_dir {
-                    true => fs::write(&name, format!("{turn}")).unwrap(),
-                    false => fs::create_dir(&name).unwrap(),
+                if is_dir {
+                    fs::write(&name, format!("{turn}")).unwrap()
+                } else {
+                    fs::create_dir(&name).unwrap()
                 }
             }
             assert!(make("-rf"));

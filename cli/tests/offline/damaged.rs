@@ -169,9 +169,10 @@ fn damage(volume: &Volume, kind: Kind, random: &mut Random) -> (Vec<u8>, String)
     };
     let at = block as usize * BLOCK_SIZE;
     let place = &mut bytes[at..at + blocks as usize * BLOCK_SIZE];
-    match random.once_in(3) {
-        true => place.fill(0),
-        false => random.fill(place),
+    if random.once_in(3) {
+        place.fill(0)
+    } else {
+        random.fill(place)
     }
     (bytes, format!("blocks {block} to {}", block + blocks - 1))
 }
@@ -247,9 +248,10 @@ fn follow(p: &Place, volume: &Volume, text: &str) -> Result<Verdict, Fault> {
     }
     let text = said(&out);
     let wrong = wrong(&volume.files, &saved, false);
-    match wrong.iter().all(|path| names(&text, path)) {
-        true => Ok(Verdict::Refused),
-        false => Err(Fault::Silent),
+    if wrong.iter().all(|path| names(&text, path)) {
+        Ok(Verdict::Refused)
+    } else {
+        Err(Fault::Silent)
     }
 }
 
@@ -311,9 +313,10 @@ fn damage_anywhere_is_survived_told_or_refused_with_a_way_out() {
         while let Some(seed) = next() {
             let mut random = Random::new(seed);
             let kind = KINDS[(seed % KINDS.len() as u64) as usize];
-            let volume = match kind == Kind::Log || random.once_in(2) {
-                true => &volumes.killed,
-                false => &volumes.closed,
+            let volume = if kind == Kind::Log || random.once_in(2) {
+                &volumes.killed
+            } else {
+                &volumes.closed
             };
             let (bytes, place) = damage(volume, kind, &mut random);
             let p = Place::new();

@@ -206,14 +206,13 @@ fn permission_error_is_not_reported_as_missing_volume() {
         &["ls", "secret/v.img:/x"],
         &["cp", "secret/v.img:/x", "."],
     ] {
-        let mut command = match root {
-            true => {
-                let mut command = Command::new("setpriv");
-                command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
-                command.arg(&copy);
-                command
-            }
-            false => Command::new(&copy),
+        let mut command = if root {
+            let mut command = Command::new("setpriv");
+            command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
+            command.arg(&copy);
+            command
+        } else {
+            Command::new(&copy)
         };
         let out = command
             .args(args)

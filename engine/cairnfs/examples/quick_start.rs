@@ -37,12 +37,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     for entry in volume.walk("/")? {
         let entry = entry?;
         let (path, metadata) = (entry.path(), entry.metadata()?);
-        let what = match metadata.is_dir() {
-            true => "dir\n".to_owned(),
-            false => {
-                let text = volume.read_to_string(&path)?;
-                format!("{} bytes: {text}", metadata.len())
-            }
+        let what = if metadata.is_dir() {
+            "dir\n".to_owned()
+        } else {
+            let text = volume.read_to_string(&path)?;
+            format!("{} bytes: {text}", metadata.len())
         };
         lines.push(format!("{:11} {what}", path.display()));
     }

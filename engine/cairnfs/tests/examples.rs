@@ -33,9 +33,10 @@ fn cargo(args: &[&str], manifest: &Path) -> Output {
 /// Names and programs of the examples.
 fn built() -> Vec<(String, PathBuf)> {
     // With the features that this test has, so that the library need not be built again.
-    let packages = match cfg!(feature = "fault-injection") {
-        true => "--workspace",
-        false => "--package=cairnfs",
+    let packages = if cfg!(feature = "fault-injection") {
+        "--workspace"
+    } else {
+        "--package=cairnfs"
     };
     let args = [
         "build",

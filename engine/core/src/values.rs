@@ -200,9 +200,10 @@ impl Shard {
     }
 
     fn count(&mut self, found: bool) {
-        match found {
-            true => self.counters.hits += 1,
-            false => self.counters.misses += 1,
+        if found {
+            self.counters.hits += 1
+        } else {
+            self.counters.misses += 1
         }
     }
 

@@ -71,15 +71,16 @@ pub struct InUse {
 impl fmt::Display for InUse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let path = &self.path;
-        match self.by_this_process {
-            true => write!(
+        if self.by_this_process {
+            write!(
                 f,
                 "{path} is open in this process already: use it there, or close it there first"
-            ),
-            false => write!(
+            )
+        } else {
+            write!(
                 f,
                 "{path} is in use by another process: unmount it or close it there first"
-            ),
+            )
         }
     }
 }

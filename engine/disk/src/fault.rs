@@ -252,10 +252,7 @@ pub fn unless<T: LeftOut>(fault: InjectedFault, step: impl FnOnce() -> T) -> T {
 /// Runs `right`; the fault runs `wrong` in its place.
 #[inline]
 pub fn or<T>(fault: InjectedFault, right: impl FnOnce() -> T, wrong: impl FnOnce() -> T) -> T {
-    match is_injected(fault) {
-        true => wrong(),
-        false => right(),
-    }
+    if is_injected(fault) { wrong() } else { right() }
 }
 
 /// Does nothing; the fault runs `wrong`.

@@ -65,9 +65,10 @@ impl<T> Pruned<T> {
         if self.items.len() < (2 * self.kept).max(FEW) {
             return Vec::new();
         }
-        let removed = match self.is_worth_it(&mut useless) {
-            true => self.items.extract_if(.., useless).collect(),
-            false => Vec::new(),
+        let removed = if self.is_worth_it(&mut useless) {
+            self.items.extract_if(.., useless).collect()
+        } else {
+            Vec::new()
         };
         self.kept = self.items.len();
         removed
@@ -152,10 +153,7 @@ impl Unsummed {
     /// which is positive, in either direction; before that 0.
     pub fn add(&mut self, amount: i64, step: i64) -> i64 {
         self.0 += amount;
-        match self.0.abs() >= step {
-            true => self.take(),
-            false => 0,
-        }
+        if self.0.abs() >= step { self.take() } else { 0 }
     }
 
     /// Takes all of it, for the sum.
@@ -172,9 +170,10 @@ impl AtomicUnsummed {
     /// As [`Unsummed::add`]. Concurrent calls may take each other's part; none takes it twice.
     pub fn add(&self, amount: i64, step: i64) -> i64 {
         let pending = self.0.fetch_add(amount, Ordering::Relaxed) + amount;
-        match pending.abs() >= step {
-            true => self.0.swap(0, Ordering::Relaxed),
-            false => 0,
+        if pending.abs() >= step {
+            self.0.swap(0, Ordering::Relaxed)
+        } else {
+            0
         }
     }
 

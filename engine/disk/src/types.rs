@@ -314,10 +314,7 @@ pub enum KillPrivileges {
 impl From<bool> for KillPrivileges {
     /// `true` is [`KillPrivileges::ByMember`].
     fn from(kill: bool) -> Self {
-        match kill {
-            true => Self::ByMember,
-            false => Self::No,
-        }
+        if kill { Self::ByMember } else { Self::No }
     }
 }
 
@@ -543,9 +540,10 @@ impl FromStr for CheckpointId {
             seq: seq.parse().map_err(|_| wrong.clone())?,
             number: u64::from_str_radix(number, 16).map_err(|_| wrong.clone())?,
         };
-        match id.to_string() == text {
-            true => Ok(id),
-            false => Err(wrong),
+        if id.to_string() == text {
+            Ok(id)
+        } else {
+            Err(wrong)
         }
     }
 }

@@ -86,10 +86,11 @@ fn run_and_kill(image: &Path, round: usize) -> Result<Vec<String>> {
         }
     }
     child.wait()?;
-    match acknowledged.len() < enough {
-        true => Err("the child ended by itself".into()),
-        false => Ok(acknowledged),
-    }
+    if acknowledged.len() < enough {
+Err("the child ended by itself".into())
+} else {
+Ok(acknowledged)
+}
 }
 
 /// All keys of a database, each with its right value.

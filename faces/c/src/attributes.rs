@@ -33,9 +33,10 @@ pub unsafe extern "C" fn cairnfs_stat(
         let out = Out::new(stat)?;
         let volume = handles::volume(volume)?;
         let path = boundary::path(path)?;
-        let metadata = match is_true(follow) {
-            true => volume.volume.metadata(path)?,
-            false => volume.volume.symlink_metadata(path)?,
+        let metadata = if is_true(follow) {
+            volume.volume.metadata(path)?
+        } else {
+            volume.volume.symlink_metadata(path)?
         };
         out.put(&(&metadata).into());
         Ok(())
@@ -92,9 +93,10 @@ pub unsafe extern "C" fn cairnfs_chown(
     call(|| unsafe {
         let volume = handles::volume(volume)?;
         let path = boundary::path(path)?;
-        let done = match is_true(follow) {
-            true => volume.volume.chown(path, uid, gid),
-            false => volume.volume.lchown(path, uid, gid),
+        let done = if is_true(follow) {
+            volume.volume.chown(path, uid, gid)
+        } else {
+            volume.volume.lchown(path, uid, gid)
         };
         Ok(done?)
     })

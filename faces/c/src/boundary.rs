@@ -129,9 +129,10 @@ pub(crate) struct Place<T>(*mut T);
 
 impl<T: Copy> Place<T> {
     pub(crate) unsafe fn new(pointer: *mut T) -> Outcome<Self> {
-        match pointer.is_null() {
-            true => Err(NULL),
-            false => Ok(Self(pointer)),
+        if pointer.is_null() {
+            Err(NULL)
+        } else {
+            Ok(Self(pointer))
         }
     }
 

@@ -30,12 +30,13 @@ pub(crate) fn watch() {
 
 /// Refuses a call in a fork.
 pub(crate) fn check() -> Outcome<()> {
-    match IS_FORK.load(Ordering::Relaxed) {
-        false => Ok(()),
-        true => Err(Failure::new(
+    if IS_FORK.load(Ordering::Relaxed) {
+        Err(Failure::new(
             libc::EBADF,
             "this process was forked from one that had opened a volume: open volumes after fork(), \
              or execute a program",
-        )),
+        ))
+    } else {
+        Ok(())
     }
 }

@@ -74,9 +74,10 @@ impl OpenVolume {
             .into_iter()
             .map(|main| &main.closed)
             .chain([&self.closed]);
-        match ends.any(|closed| closed.load(Ordering::Acquire)) {
-            true => Err(VOLUME_CLOSED),
-            false => Ok(()),
+        if ends.any(|closed| closed.load(Ordering::Acquire)) {
+            Err(VOLUME_CLOSED)
+        } else {
+            Ok(())
         }
     }
 }

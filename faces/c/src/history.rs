@@ -35,10 +35,11 @@ unsafe fn place_of_name(pointer: *mut c_char) -> Option<Place<[c_char; CAIRNFS_N
 
 /// Text, unless the pointer is null.
 unsafe fn optional<'a>(pointer: *const c_char) -> Outcome<Option<&'a str>> {
-    match pointer.is_null() {
-        true => Ok(None),
+    if pointer.is_null() {
+        Ok(None)
+    } else {
         // SAFETY: the contract of the callers.
-        false => unsafe { boundary::text(pointer) }.map(Some),
+        unsafe { boundary::text(pointer) }.map(Some)
     }
 }
 
@@ -106,9 +107,10 @@ pub unsafe extern "C" fn cairnfs_publish(
             kept,
         });
         if let Some(place) = place {
-            place.put(match done.conflicts.is_empty() {
-                true => 0,
-                false => report::of_conflicts(done.conflicts, &volume)?,
+            place.put(if done.conflicts.is_empty() {
+                0
+            } else {
+                report::of_conflicts(done.conflicts, &volume)?
             });
         }
         failure
@@ -170,9 +172,10 @@ pub unsafe extern "C" fn cairnfs_free_drops(
 ) -> c_int {
     // SAFETY: the contract of the crate.
     call(|| unsafe {
-        let out = match progress.is_null() {
-            true => None,
-            false => Some(Out::new(progress)?),
+        let out = if progress.is_null() {
+            None
+        } else {
+            Some(Out::new(progress)?)
         };
         let volume = handles::volume(volume)?;
         let time = u64::try_from(timeout_ms).ok().map(Duration::from_millis);

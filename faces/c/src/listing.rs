@@ -68,9 +68,10 @@ pub unsafe extern "C" fn cairnfs_readdir(
             return Err(Failure::invalid("no place for an entry"));
         }
         let out = Out::new(entries)?;
-        let stats = match stats.is_null() {
-            true => None,
-            false => Some(Out::new(stats)?),
+        let stats = if stats.is_null() {
+            None
+        } else {
+            Some(Out::new(stats)?)
         };
         let mut progress = listing.part.0.lock();
         if let Some(failure) = progress.failure.take() {

@@ -26,16 +26,15 @@ fn chosen(time: &cairnfs_timespec) -> Outcome<Option<SystemTime>> {
 
 /// Times of access and modification to set; both are the present if the pointer is null.
 unsafe fn times_of(times: *const cairnfs_timespec) -> Outcome<FileTimes> {
-    let (accessed, modified) = match times.is_null() {
-        true => {
-            let now = SystemTime::now();
-            (Some(now), Some(now))
-        }
+    let (accessed, modified) = if times.is_null() {
+        let now = SystemTime::now();
+        (Some(now), Some(now))
+    } else {
         // SAFETY: the contract of the crate: two values.
-        false => match unsafe { boundary::slice(times, 2) }? {
+        match unsafe { boundary::slice(times, 2) }? {
             [accessed, modified] => (chosen(accessed)?, chosen(modified)?),
             _ => (None, None),
-        },
+        }
     };
     let mut set = FileTimes::new();
     if let Some(time) = accessed {
@@ -61,9 +60,10 @@ pub unsafe extern "C" fn cairnfs_utimens(
     call(|| unsafe {
         let volume = handles::volume(volume)?;
         let (path, times) = (boundary::path(path)?, times_of(times)?);
-        let done = match is_true(follow) {
-            true => volume.volume.set_times(path, times),
-            false => volume.volume.set_times_nofollow(path, times),
+        let done = if is_true(follow) {
+            volume.volume.set_times(path, times)
+        } else {
+            volume.volume.set_times_nofollow(path, times)
         };
         Ok(done?)
     })

@@ -98,12 +98,11 @@ pub unsafe extern "C" fn cairnfs_open_volume(
     call(|| unsafe {
         let place = Place::new(volume)?;
         fork::watch();
-        let (chosen, flags) = match options.is_null() {
-            true => (Volume::options(), 0),
-            false => {
-                let given = structs::read(options)?;
-                (options_of(&given)?, given.flags)
-            }
+        let (chosen, flags) = if options.is_null() {
+            (Volume::options(), 0)
+        } else {
+            let given = structs::read(options)?;
+            (options_of(&given)?, given.flags)
         };
         let path = match flags & CAIRNFS_IN_MEMORY {
             0 => Some(boundary::path(path)?),

@@ -17,9 +17,10 @@ pub fn write_many(
     files: &Bound<'_, PyAny>,
     options: &OpenOptions,
 ) -> PyResult<()> {
-    let pairs = match files.is_instance_of::<PyDict>() {
-        true => files.call_method0(intern!(py, "items"))?,
-        false => files.clone(),
+    let pairs = if files.is_instance_of::<PyDict>() {
+        files.call_method0(intern!(py, "items"))?
+    } else {
+        files.clone()
     };
     let files: Vec<(PathArg, Data)> = pairs
         .try_iter()?

@@ -61,9 +61,12 @@ impl Volume {
             Err(e) if e.is_instance_of::<PyValueError>(py) => return Ok(false),
             path => path?,
         };
-        let found = py.detach(|| match follow {
-            true => volume.metadata(path.as_path()),
-            false => volume.symlink_metadata(path.as_path()),
+        let found = py.detach(|| {
+            if follow {
+                volume.metadata(path.as_path())
+            } else {
+                volume.symlink_metadata(path.as_path())
+            }
         });
         match found {
             Ok(metadata) => Ok(is(&metadata)),
@@ -77,9 +80,12 @@ impl Volume {
     }
 
     pub(super) fn stat_of(&self, py: Python<'_>, path: &PathArg, follow: bool) -> PyResult<Stat> {
-        let metadata = self.on(py, path, |volume, path| match follow {
-            true => volume.metadata(path),
-            false => volume.symlink_metadata(path),
+        let metadata = self.on(py, path, |volume, path| {
+            if follow {
+                volume.metadata(path)
+            } else {
+                volume.symlink_metadata(path)
+            }
         })?;
         Ok(Stat::new(metadata, self.shared.dev))
     }
@@ -112,9 +118,12 @@ impl Volume {
 impl Volume {
     /// A branch of this volume, which is made before if `make`.
     pub(super) fn branched(&self, py: Python<'_>, name: &str, make: bool) -> PyResult<Self> {
-        let branch = self.whole(py, |volume| match make {
-            true => volume.branch(name),
-            false => volume.open_branch(name),
+        let branch = self.whole(py, |volume| {
+            if make {
+                volume.branch(name)
+            } else {
+                volume.open_branch(name)
+            }
         })?;
         Ok(Self {
             shared: Arc::new(self.shared.branch(branch)),
@@ -129,9 +138,10 @@ impl Volume {
     }
 
     pub(super) fn own(&self, sequence: &Sequence) -> PyResult<cairnfs::Sequence> {
-        match Arc::ptr_eq(&sequence.volume, &self.shared.closed) {
-            true => Ok(sequence.sequence),
-            false => Err(PyValueError::new_err("a sequence of another volume")),
+        if Arc::ptr_eq(&sequence.volume, &self.shared.closed) {
+            Ok(sequence.sequence)
+        } else {
+            Err(PyValueError::new_err("a sequence of another volume"))
         }
     }
 }

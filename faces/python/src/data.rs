@@ -33,9 +33,10 @@ impl Data {
         }
         let view = byte_view(object)?;
         let len = view.len()?;
-        let view = match len > limit {
-            true => part(&view, 0, limit)?,
-            false => view,
+        let view = if len > limit {
+            part(&view, 0, limit)?
+        } else {
+            view
         };
         let buffer = PyBuffer::<u8>::get(&view)?;
         Ok(Self::Copied(buffer.to_vec(object.py())?))

@@ -170,9 +170,12 @@ impl DirEntry {
         }
         let volume = self.dir.volume.open()?;
         let path = PathBuf::from(std::ffi::OsString::from_vec(self.full_path()));
-        let found = py.detach(|| match follow {
-            true => volume.metadata(&path),
-            false => volume.symlink_metadata(&path),
+        let found = py.detach(|| {
+            if follow {
+                volume.metadata(&path)
+            } else {
+                volume.symlink_metadata(&path)
+            }
         });
         found.map_err(|e| match self.path(py).and_then(|path| path.extract()) {
             Ok(path) => os_error(py, &e, Some(&path)),

@@ -87,9 +87,10 @@ impl<'py> FromPyObject<'_, 'py> for PathArg {
                 of_str_or_bytes(&inner.call1((object,))?)?.ok_or_else(wrong)?
             }
         };
-        match path.as_bytes().contains(&0) {
-            true => Err(PyValueError::new_err("embedded null byte")),
-            false => Ok(path),
+        if path.as_bytes().contains(&0) {
+            Err(PyValueError::new_err("embedded null byte"))
+        } else {
+            Ok(path)
         }
     }
 }

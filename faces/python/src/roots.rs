@@ -116,9 +116,12 @@ pub fn diff<'py>(
     new: &str,
     since_fork: bool,
 ) -> PyResult<Vec<Change<'py>>> {
-    let diff = volume.whole(py, |volume| match since_fork {
-        true => volume.diff_since_fork(old, new),
-        false => volume.diff(old, new),
+    let diff = volume.whole(py, |volume| {
+        if since_fork {
+            volume.diff_since_fork(old, new)
+        } else {
+            volume.diff(old, new)
+        }
     })?;
     let files = diff.report().files.iter();
     files.map(|file| change_of(py, file)).collect()

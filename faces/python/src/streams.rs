@@ -54,11 +54,12 @@ impl Write for Stream<'_> {
                 return Err(PyBlockingIOError::new_err(message));
             }
             let written: usize = written.extract()?;
-            match written <= bytes.len() {
-                true => Ok(written),
-                false => Err(PyValueError::new_err(
+            if written <= bytes.len() {
+                Ok(written)
+            } else {
+                Err(PyValueError::new_err(
                     "write() returned more than it was given",
-                )),
+                ))
             }
         })
     }

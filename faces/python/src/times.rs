@@ -12,9 +12,10 @@ pub fn time_of(nanos: i128) -> PyResult<SystemTime> {
     let secs = u64::try_from(size / 1_000_000_000).map_err(|_| far())?;
     let span = Duration::from_secs(secs) + Duration::from_nanos((size % 1_000_000_000) as u64);
     let epoch = SystemTime::UNIX_EPOCH;
-    match nanos < 0 {
-        true => epoch.checked_sub(span),
-        false => epoch.checked_add(span),
+    if nanos < 0 {
+        epoch.checked_sub(span)
+    } else {
+        epoch.checked_add(span)
     }
     .ok_or_else(far)
 }

@@ -45,11 +45,12 @@ pub struct Volume {
 
 /// Refuses a single path where many are wanted.
 fn many(paths: &Bound<'_, PyAny>) -> PyResult<()> {
-    match paths.is_instance_of::<PyString>() || paths.is_instance_of::<PyBytes>() {
-        true => Err(PyTypeError::new_err(
+    if paths.is_instance_of::<PyString>() || paths.is_instance_of::<PyBytes>() {
+        Err(PyTypeError::new_err(
             "an iterable of paths is needed, not one path",
-        )),
-        false => Ok(()),
+        ))
+    } else {
+        Ok(())
     }
 }
 
@@ -363,9 +364,12 @@ impl Volume {
             id => u32::try_from(id).map(Some),
         };
         let (uid, gid) = (id(uid)?, id(gid)?);
-        self.on(py, &path, |volume, path| match follow_symlinks {
-            true => volume.chown(path, uid, gid),
-            false => volume.lchown(path, uid, gid),
+        self.on(py, &path, |volume, path| {
+            if follow_symlinks {
+                volume.chown(path, uid, gid)
+            } else {
+                volume.lchown(path, uid, gid)
+            }
         })
     }
 
@@ -380,9 +384,12 @@ impl Volume {
     ) -> PyResult<()> {
         let times = FileTimes::new().set_accessed(time_of(atime)?);
         let times = times.set_modified(time_of(mtime)?);
-        self.on(py, &path, |volume, path| match follow_symlinks {
-            true => volume.set_times(path, times),
-            false => volume.set_times_nofollow(path, times),
+        self.on(py, &path, |volume, path| {
+            if follow_symlinks {
+                volume.set_times(path, times)
+            } else {
+                volume.set_times_nofollow(path, times)
+            }
         })
     }
 
@@ -492,9 +499,10 @@ impl Volume {
             small.truncate(got);
             Ok((file, len, small))
         })?;
-        match len <= SMALL {
-            true => Ok(PyBytes::new(py, &small)),
-            false => read_to_bytes(py, len, move |buf| file.read_at(buf, 0)),
+        if len <= SMALL {
+            Ok(PyBytes::new(py, &small))
+        } else {
+            read_to_bytes(py, len, move |buf| file.read_at(buf, 0))
         }
     }
 
@@ -565,9 +573,10 @@ impl Volume {
         }
         let file = self.on(py, &path, |volume, path| {
             let file = volume.open_with(path, &options)?;
-            match file.metadata()?.is_dir() {
-                true => Err(Error::IsDirectory),
-                false => Ok(file),
+            if file.metadata()?.is_dir() {
+                Err(Error::IsDirectory)
+            } else {
+                Ok(file)
             }
         })?;
         Ok(File::new(Arc::clone(&self.shared), file))

@@ -50,10 +50,7 @@ impl Phase {
 
     fn per_second(&self, amount: f64) -> f64 {
         let seconds = self.time.as_secs_f64();
-        match seconds > 0.0 {
-            true => amount / seconds,
-            false => 0.0,
-        }
+        if seconds > 0.0 { amount / seconds } else { 0.0 }
     }
 }
 
@@ -333,9 +330,12 @@ fn difference(
     let was = |name| before.iter().find(|(n, _)| *n == name).map_or(0, |c| c.1);
     after
         .iter()
-        .map(|(name, value)| match LEVELS.contains(name) {
-            true => (*name, *value),
-            false => (*name, value.saturating_sub(was(*name))),
+        .map(|(name, value)| {
+            if LEVELS.contains(name) {
+                (*name, *value)
+            } else {
+                (*name, value.saturating_sub(was(*name)))
+            }
         })
         .collect()
 }

@@ -113,9 +113,10 @@ pub fn crossed(base: &Base, circular: bool) -> Image {
     };
     let (good, bad) = (called(b'a'), called(b'b'));
     for (dir, (item, _)) in bad {
-        let child = match circular {
-            true => 1u64.to_le_bytes(),
-            false => *good[&dir].1.first_chunk().unwrap(),
+        let child = if circular {
+            1u64.to_le_bytes()
+        } else {
+            *good[&dir].1.first_chunk().unwrap()
         };
         forger.image.patch(item.node, item.at, &child);
         seal::node(&mut forger.image, &base.layout, item.node);

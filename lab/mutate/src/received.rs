@@ -144,11 +144,11 @@ pub fn frames(stream: &[u8]) -> Vec<Frame> {
 
 /// The stream of these frames, with valid checksums and a last frame, of the version that they need.
 pub fn sealed(frames: &[Frame]) -> Vec<u8> {
-    let (preamble, mut chain) =
-        Chain::begin(match frames.iter().any(|(kind, _)| *kind == ORIGIN) {
-            true => STREAM_VERSION_ORIGINS,
-            false => STREAM_VERSION,
-        });
+    let (preamble, mut chain) = Chain::begin(if frames.iter().any(|(kind, _)| *kind == ORIGIN) {
+        STREAM_VERSION_ORIGINS
+    } else {
+        STREAM_VERSION
+    });
     let mut bytes = preamble.to_vec();
     for (kind, payload) in frames {
         chain.seal(*kind, payload, &mut bytes);

@@ -198,9 +198,10 @@ fn read_only(image: &Image, way: Way) -> Checked<Result<Seen>> {
 }
 
 fn not_written(device: &Bounded, image: &Image) -> Checked<()> {
-    match device.image().differs_from(image) {
-        true => Err(Broken("opened read-only, it was written to".into())),
-        false => Ok(()),
+    if device.image().differs_from(image) {
+        Err(Broken("opened read-only, it was written to".into()))
+    } else {
+        Ok(())
     }
 }
 

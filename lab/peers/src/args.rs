@@ -103,9 +103,10 @@ impl Args {
 
     /// The stores.
     pub(crate) fn stores(&self) -> Vec<Peer> {
-        match self.with.is_empty() {
-            true => Peer::built(),
-            false => self.with.clone(),
+        if self.with.is_empty() {
+            Peer::built()
+        } else {
+            self.with.clone()
         }
     }
 

@@ -314,9 +314,10 @@ impl Meter {
         })?;
         self.end("list", blobs.load.blobs, None, &start)?;
         let put = (0..blobs.load.blobs).map(|n| Random::new(2, n).any());
-        match (count, sum) == (blobs.load.blobs, put.fold(0, u64::wrapping_add)) {
-            true => Ok(()),
-            false => Err(format!("{count} names are listed, not those that were put").into()),
+        if (count, sum) == (blobs.load.blobs, put.fold(0, u64::wrapping_add)) {
+            Ok(())
+        } else {
+            Err(format!("{count} names are listed, not those that were put").into())
         }
     }
 

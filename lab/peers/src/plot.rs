@@ -83,9 +83,10 @@ fn picture(found: &Found, table: &Table) -> String {
 
 fn panel(picture: &mut Picture, stores: &[Peer], row: &Row, (x, y): (f64, f64)) {
     picture.text((x, y + 14.0), Anchor::Start, Type::Heading, row.step);
-    let better = match row.more_is_better {
-        true => "longer is better",
-        false => "shorter is better",
+    let better = if row.more_is_better {
+        "longer is better"
+    } else {
+        "shorter is better"
     };
     let figure = format!("{}; {better}", row.figure);
     picture.text((x, y + 33.0), Anchor::Start, Type::Small, &figure);

@@ -130,9 +130,10 @@ fn child(args: &Args, store: Peer, load: &Load) -> Result<Figures> {
         .arg(serde_json::to_string(&(store, load))?)
         .stderr(Stdio::inherit())
         .output()?;
-    match done.status.success() {
-        true => Ok(serde_json::from_slice(&done.stdout)?),
-        false => Err(format!("{}: {}", store.name(), done.status).into()),
+    if done.status.success() {
+        Ok(serde_json::from_slice(&done.stdout)?)
+    } else {
+        Err(format!("{}: {}", store.name(), done.status).into())
     }
 }
 

@@ -68,9 +68,10 @@ fn print_rows(lines: &[Vec<String>], out: &mut dyn Write) -> io::Result<()> {
     for (number, line) in lines.iter().enumerate() {
         for (column, cell) in line.iter().enumerate() {
             let width = width(column);
-            match column < TEXTS {
-                true => write!(out, "| {cell:<width$} ")?,
-                false => write!(out, "| {cell:>width$} ")?,
+            if column < TEXTS {
+                write!(out, "| {cell:<width$} ")?
+            } else {
+                write!(out, "| {cell:>width$} ")?
             }
         }
         writeln!(out, "|")?;

@@ -509,9 +509,10 @@ fn readable(image: Image, tree: &Tree) -> Result<(), String> {
         Err(e) => return Err(format!("{e} when it is open read-only")),
     }
     drop(fs);
-    match disk.take_events().is_empty() {
-        true => Ok(()),
-        false => Err("is changed by a read-only opening".into()),
+    if disk.take_events().is_empty() {
+        Ok(())
+    } else {
+        Err("is changed by a read-only opening".into())
     }
 }
 

@@ -530,9 +530,10 @@ impl Recording {
             let (begun, returned) = (after(moment.begun, id), after(moment.returned, id));
             let dropped = |calls: usize| branch.dropped.is_some_and(|call| call < calls);
             if dropped(moment.begun) {
-                match dropped(moment.returned) && found.contains(id) {
-                    true => return Err(format!("branch {name} is there after it was dropped")),
-                    false => continue,
+                if dropped(moment.returned) && found.contains(id) {
+                    return Err(format!("branch {name} is there after it was dropped"));
+                } else {
+                    continue;
                 }
             }
             match found.contains(id) {
@@ -565,9 +566,10 @@ impl Recording {
         let phases = self.phases.iter().enumerate().take(moment.phase + 1);
         let mut named: BTreeMap<&str, Vec<(&Snapshot, Moment)>> = BTreeMap::new();
         for (n, phase) in phases {
-            let moment = match n < moment.phase {
-                true => phase.model.moment(),
-                false => moment,
+            let moment = if n < moment.phase {
+                phase.model.moment()
+            } else {
+                moment
             };
             for snapshot in phase.model.snapshots() {
                 let same = named.entry(&snapshot.name).or_default();

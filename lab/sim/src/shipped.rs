@@ -91,9 +91,10 @@ pub(crate) fn restored(
         .checkpoint(Some(last.id))
         .map_err(|e| e.to_string())?;
     if next.is_full() {
-        return match last.stored <= events {
-            true => Err("the next checkpoint is full".into()),
-            false => Ok(None),
+        return if last.stored <= events {
+            Err("the next checkpoint is full".into())
+        } else {
+            Ok(None)
         };
     }
     live_of(&next, &with_gained(&next, stored)?).map(Some)

@@ -133,9 +133,12 @@ impl<'a> Cursor<'a> {
     }
 
     fn subsets(&self, n: usize, with_newest: bool, taken: &mut ChosenFates) {
-        let kept = |i: usize, bit: bool| match bit || with_newest && i + 1 == n {
-            true => Fate::Kept,
-            false => Fate::Dropped,
+        let kept = |i: usize, bit: bool| {
+            if bit || with_newest && i + 1 == n {
+                Fate::Kept
+            } else {
+                Fate::Dropped
+            }
         };
         let mut take = |choose: &dyn Fn(usize) -> bool| {
             taken.add((0..n).map(|i| kept(i, choose(i))).collect());

@@ -133,9 +133,10 @@ impl Driver<'_> {
         let restored = recover(image, false)?;
         let found = named(&restored.fs)?;
         restored.disk.cut();
-        match found == self.captured {
-            true => Ok(()),
-            false => Err("what was stored restores another state".into()),
+        if found == self.captured {
+            Ok(())
+        } else {
+            Err("what was stored restores another state".into())
         }
     }
 

@@ -26,9 +26,10 @@ fn file_is_complete(volume: &Volume, crash: &Crash<'_>) -> Result<(), String> {
         return Ok(());
     }
     let bytes = volume.read("f").map_err(|e| e.to_string())?;
-    match bytes.len() == 6000 && bytes.iter().all(|b| *b == bytes[0]) {
-        true => Ok(()),
-        false => Err(format!("{} bytes", bytes.len())),
+    if bytes.len() == 6000 && bytes.iter().all(|b| *b == bytes[0]) {
+        Ok(())
+    } else {
+        Err(format!("{} bytes", bytes.len()))
     }
 }
 
@@ -90,15 +91,13 @@ fn progress_callback_can_stop_exploration() {
     let recording = Recording::of_volume(in_place).unwrap();
     let all = tried(&recording, &Depth::default()).states;
     let mut nothing = |_: &Volume, _: &Crash<'_>| Ok(());
-    let some = explore_with(
-        &recording,
-        &Depth::default(),
-        &mut nothing,
-        &mut |at| match at.events < 3 {
-            true => ControlFlow::Continue(()),
-            false => ControlFlow::Break(()),
-        },
-    );
+    let some = explore_with(&recording, &Depth::default(), &mut nothing, &mut |at| {
+        if at.events < 3 {
+            ControlFlow::Continue(())
+        } else {
+            ControlFlow::Break(())
+        }
+    });
     assert!(some.states > 0 && some.states < all);
 }
 

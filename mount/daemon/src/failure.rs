@@ -221,9 +221,12 @@ pub fn of_output(error: &(dyn Error + 'static)) -> Option<Failure> {
     let json = error.downcast_ref::<serde_json::Error>();
     let is_output = is_io || json.is_some_and(serde_json::Error::is_io);
     let failure = || Failure::new("standard output", without_number(&error.to_string()));
-    is_output.then(|| match is_broken_pipe(error) {
-        true => failure().code(BROKEN_PIPE),
-        false => failure(),
+    is_output.then(|| {
+        if is_broken_pipe(error) {
+            failure().code(BROKEN_PIPE)
+        } else {
+            failure()
+        }
     })
 }
 

@@ -34,9 +34,10 @@ pub fn refuse_within(url: &str, serves: impl Fn(&str) -> bool, ended: &Ended) ->
         let dir = dir.clone();
         ended.wait_for(move || devices(&dir))?
     };
-    match devices.iter().any(|device| serves(device)) {
-        true => Err(inside(&dir)),
-        false => Ok(()),
+    if devices.iter().any(|device| serves(device)) {
+        Err(inside(&dir))
+    } else {
+        Ok(())
     }
 }
 
@@ -56,10 +57,7 @@ pub fn refuse_below(url: &str, mountpoint: &Path, ended: &Ended) -> Result<()> {
             above.any(|above| is_same(above, &mountpoint))
         })?
     };
-    match is_below {
-        true => Err(inside(&dir)),
-        false => Ok(()),
-    }
+    if is_below { Err(inside(&dir)) } else { Ok(()) }
 }
 
 /// Refuses a new file within the directory of a backup.
@@ -81,13 +79,14 @@ pub fn refuse_file(url: &str, file: &Path) -> std::result::Result<(), Failure> {
     let folders = FOLDERS.map(|folder| dir.join(folder));
     let is_of =
         |above: &Path| is_same(above, &dir) || folders.iter().any(|folder| is_same(above, folder));
-    match above.ancestors().any(is_of) {
-        true => Err(Failure::new(
+    if above.ancestors().any(is_of) {
+        Err(Failure::new(
             shown(file),
             format_args!("lies in the backup itself, {}", shown(&dir)),
         )
-        .hint("give the name of a file outside of it")),
-        false => Ok(()),
+        .hint("give the name of a file outside of it"))
+    } else {
+        Ok(())
     }
 }
 

@@ -83,9 +83,10 @@ pub(crate) fn open_root(
     };
     let Some(reference) = options.branch.take() else {
         // The handle follows only after the name has gone to another tree.
-        let root = match fs.is_replaced() {
-            true => opened(MAIN_NAME)?.0,
-            false => Arc::clone(fs),
+        let root = if fs.is_replaced() {
+            opened(MAIN_NAME)?.0
+        } else {
+            Arc::clone(fs)
         };
         return Ok((root, options));
     };

@@ -195,9 +195,10 @@ fn logs_to_terminal(service: &Service<'_>) -> bool {
 
 /// Messages go to the log file; without one, to the terminal in the foreground, else to syslog.
 fn start_log(service: &Service<'_>) -> Result<(), String> {
-    let level = match logs_to_terminal(service) && !service.verbose {
-        true => tracing::Level::WARN,
-        false => tracing::Level::INFO,
+    let level = if logs_to_terminal(service) && !service.verbose {
+        tracing::Level::WARN
+    } else {
+        tracing::Level::INFO
     };
     let log = tracing_subscriber::fmt().with_max_level(level);
     // It would panic if standard error cannot be written either.

@@ -5,9 +5,10 @@ use std::path::Path;
 /// A word of a command line for a shell, in quotes if it needs them.
 pub fn word(text: &str) -> String {
     let plain = |c: char| c.is_alphanumeric() || "%+,-./:=@_".contains(c);
-    match !text.is_empty() && text.chars().all(plain) {
-        true => text.to_owned(),
-        false => format!("'{}'", text.replace('\'', r"'\''")),
+    if !text.is_empty() && text.chars().all(plain) {
+        text.to_owned()
+    } else {
+        format!("'{}'", text.replace('\'', r"'\''"))
     }
 }
 

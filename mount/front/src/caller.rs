@@ -70,9 +70,10 @@ impl Caller {
 
     /// The bits that a change of contents or space clears.
     pub fn kills_by_change(self, attr: &Attr) -> KillPrivileges {
-        match attr.mode & (SET_USER_ID | SET_GROUP_ID) != 0 && !self.keeps_set_ids() {
-            true => self.kills(attr),
-            false => KillPrivileges::No,
+        if attr.mode & (SET_USER_ID | SET_GROUP_ID) != 0 && !self.keeps_set_ids() {
+            self.kills(attr)
+        } else {
+            KillPrivileges::No
         }
     }
 
@@ -88,9 +89,10 @@ impl Caller {
     /// The bits that a change of owner or group clears; here the capability counts only as
     /// membership in the group.
     pub fn kills_by_chown(self, attr: &Attr) -> KillPrivileges {
-        match attr.mode & SET_GROUP_ID != 0 && !self.keeps_set_ids() {
-            true => self.kills(attr),
-            false => KillPrivileges::ByMember,
+        if attr.mode & SET_GROUP_ID != 0 && !self.keeps_set_ids() {
+            self.kills(attr)
+        } else {
+            KillPrivileges::ByMember
         }
     }
 
@@ -99,9 +101,10 @@ impl Caller {
         let member = attr.mode & SET_GROUP_ID == 0
             || self.gid == attr.gid
             || self.status().groups.contains(&attr.gid);
-        match member {
-            true => KillPrivileges::ByMember,
-            false => KillPrivileges::ByGroup(self.gid),
+        if member {
+            KillPrivileges::ByMember
+        } else {
+            KillPrivileges::ByGroup(self.gid)
         }
     }
 
@@ -118,9 +121,10 @@ impl Caller {
             pid => fs::read_to_string(format!("/proc/{pid}/status")).ok(),
         };
         let status = text.map(|text| Status::parse(&text)).unwrap_or_default();
-        match (status.uid, status.gid) == (Some(self.uid), Some(self.gid)) {
-            true => status,
-            false => Status::default(),
+        if (status.uid, status.gid) == (Some(self.uid), Some(self.gid)) {
+            status
+        } else {
+            Status::default()
         }
     }
 }

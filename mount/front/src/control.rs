@@ -219,9 +219,10 @@ pub fn is_writable(path: &Path) -> io::Result<bool> {
 
 /// Formats the answer to [`Question::Writable`].
 pub(crate) fn writable_answer(read_only: bool) -> Vec<u8> {
-    match read_only {
-        true => b"no".to_vec(),
-        false => YES.to_vec(),
+    if read_only {
+        b"no".to_vec()
+    } else {
+        YES.to_vec()
     }
 }
 

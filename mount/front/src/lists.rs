@@ -42,9 +42,10 @@ impl Lists {
     pub fn read(&self, node: u64, place: impl FnOnce() -> Outcome<Place>) -> Outcome<Vec<u8>> {
         let had_one = self.part(node)?.read();
         let place = place()?;
-        Ok(match had_one.contains(&node) {
-            true => place.fs.access_list(place.ino)?,
-            false => place.fs.getxattr(place.ino, ACCESS)?,
+        Ok(if had_one.contains(&node) {
+            place.fs.access_list(place.ino)?
+        } else {
+            place.fs.getxattr(place.ino, ACCESS)?
         })
     }
 

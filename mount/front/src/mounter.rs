@@ -212,9 +212,10 @@ fn unmount_by_helper(dir: &Path, lazy: bool) -> io::Result<()> {
         .stdin(Stdio::null())
         .output()
         .map_err(no_helper)?;
-    match output.status.success() {
-        true => Ok(()),
-        false => Err(helper_error(&output.stderr)),
+    if output.status.success() {
+        Ok(())
+    } else {
+        Err(helper_error(&output.stderr))
     }
 }
 

@@ -112,10 +112,11 @@ pub fn is_directory(path: &Path) -> bool {
 /// answer delays nobody.
 fn look(path: &Path) -> io::Result<Statx> {
     let wanted = StatxFlags::BASIC_STATS | StatxFlags::MNT_ID;
-    let (path, flags) = match path == Path::new(".") {
+    let (path, flags) = if path == Path::new(".") {
         // To look up a name in a directory, the kernel asks whether that is permitted.
-        true => (Path::new(""), AtFlags::EMPTY_PATH),
-        false => (path, AtFlags::empty()),
+        (Path::new(""), AtFlags::EMPTY_PATH)
+    } else {
+        (path, AtFlags::empty())
     };
     Ok(statx(CWD, path, flags | AtFlags::STATX_DONT_SYNC, wanted)?)
 }
@@ -123,9 +124,10 @@ fn look(path: &Path) -> io::Result<Statx> {
 /// Whether a file is in a mount. Kernels before 5.8 tell only the file system of a file.
 fn is_mount_of(file: &Statx, entry: &MountEntry) -> bool {
     let has_id = StatxFlags::from_bits_retain(file.stx_mask).contains(StatxFlags::MNT_ID);
-    match has_id {
-        true => entry.id == file.stx_mnt_id,
-        false => entry.device == format!("{}:{}", file.stx_dev_major, file.stx_dev_minor),
+    if has_id {
+        entry.id == file.stx_mnt_id
+    } else {
+        entry.device == format!("{}:{}", file.stx_dev_major, file.stx_dev_minor)
     }
 }
 
@@ -194,9 +196,10 @@ pub fn all_of_file(file: &Path) -> io::Result<Vec<MountEntry>> {
 /// What a file is, whatever its name: its device and inode number, of a block device its own number.
 fn identity(path: &Path) -> io::Result<(u64, Option<u64>)> {
     let found = path.metadata()?;
-    Ok(match found.file_type().is_block_device() {
-        true => (found.rdev(), None),
-        false => (found.dev(), Some(found.ino())),
+    Ok(if found.file_type().is_block_device() {
+        (found.rdev(), None)
+    } else {
+        (found.dev(), Some(found.ino()))
     })
 }
 

@@ -40,9 +40,10 @@ fn open(path: &Path, links: OFlags, kinds: [FileType; 2], wrong: &str) -> io::Re
         Mode::empty(),
     )?;
     let kind = FileType::from_raw_mode(fstat(&found)?.st_mode);
-    match kinds.contains(&kind) {
-        true => reopen(&found),
-        false => Err(io::Error::new(io::ErrorKind::InvalidInput, wrong)),
+    if kinds.contains(&kind) {
+        reopen(&found)
+    } else {
+        Err(io::Error::new(io::ErrorKind::InvalidInput, wrong))
     }
 }
 

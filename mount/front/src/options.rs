@@ -174,21 +174,23 @@ impl MountOptions {
             );
         }
         // A remount gets the words of the mount, and changes none of these.
-        match self.remount {
-            true => Ok(()),
-            false => self.check_backup(),
+        if self.remount {
+            Ok(())
+        } else {
+            self.check_backup()
         }
     }
 
     fn check_backup(&self) -> Result<(), String> {
         if self.backup.is_some() {
-            return match self.read_only {
-                true => Err(
+            return if self.read_only {
+                Err(
                     "backup= stores what changes, and nothing does with ro: leave one of them out; \
                      `cairnfs backup VOLUME URL` stores the present state"
                         .into(),
-                ),
-                false => Ok(()),
+                )
+            } else {
+                Ok(())
             };
         }
         let set = [

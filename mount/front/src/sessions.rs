@@ -405,9 +405,10 @@ impl Sessions {
     /// so what this one has been sent is made durable before; otherwise closing it does that.
     fn leave_others(&self, number: u64) {
         let others = self.state.lock().live.len() > 1;
-        let how = match others {
-            true => self.made_durable(number),
-            false => Ended::Last,
+        let how = if others {
+            self.made_durable(number)
+        } else {
+            Ended::Last
         };
         if !self.remove(number, how) {
             // One was added meanwhile.

@@ -83,9 +83,10 @@ impl<D: Durable> Syncs<D> {
                 }
             }),
             Ok(written) => {
-                let to_lead = match written {
-                    true => self.ready.push((request, answer)),
-                    false => self.write_and_enqueue(request, answer),
+                let to_lead = if written {
+                    self.ready.push((request, answer))
+                } else {
+                    self.write_and_enqueue(request, answer)
                 };
                 if to_lead && !(here && self.lead()) {
                     waiting.hand_over(move || syncs.lead_all());
@@ -170,9 +171,10 @@ mod tests {
         fn fsync_each(&self, requests: &[FsyncRequest]) -> Vec<Outcome<()>> {
             let inodes = requests.iter().map(|w| w.ino).collect();
             self.began.lock().send(inodes).unwrap();
-            let go_on = match requests.iter().any(|w| w.ino == APART) {
-                true => &self.apart_goes_on,
-                false => &self.go_on,
+            let go_on = if requests.iter().any(|w| w.ino == APART) {
+                &self.apart_goes_on
+            } else {
+                &self.go_on
             };
             go_on.lock().recv().unwrap();
             if requests.iter().any(|w| w.ino == 99) {

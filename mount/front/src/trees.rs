@@ -49,9 +49,10 @@ impl Place {
 
     /// Its attributes as programs see them: in the mounted tree it has no name if it is of another one.
     pub fn shown(&self, attr: Attr) -> Attr {
-        match self.mounted {
-            true => attr,
-            false => Attr { nlink: 0, ..attr },
+        if self.mounted {
+            attr
+        } else {
+            Attr { nlink: 0, ..attr }
         }
     }
 
@@ -60,10 +61,7 @@ impl Place {
     /// # Errors
     /// `ESTALE`: of a replaced tree only what the kernel knows is used.
     pub fn of_mounted(self) -> Outcome<Self> {
-        match self.mounted {
-            true => Ok(self),
-            false => Err(STALE),
-        }
+        if self.mounted { Ok(self) } else { Err(STALE) }
     }
 }
 
@@ -205,9 +203,10 @@ impl Trees {
     /// Ends the binding of an id to whose inode there are no references. The caller holds references.
     pub fn release(&self, node: u64) {
         let mut table = self.table.write();
-        let released = match self.counts.has(node) {
-            true => None,
-            false => table.bound.remove(&node),
+        let released = if self.counts.has(node) {
+            None
+        } else {
+            table.bound.remove(&node)
         };
         if let Some(bound) = &released
             && table.apart.get(&bound.ino) == Some(&node)

@@ -90,9 +90,10 @@ impl fmt::Debug for Features {
                 rest = rest.difference(*feature);
             }
         }
-        match rest.is_empty() {
-            true => Ok(()),
-            false => write!(f, "{separator}{:#x}", rest.0),
+        if rest.is_empty() {
+            Ok(())
+        } else {
+            write!(f, "{separator}{:#x}", rest.0)
         }
     }
 }
@@ -127,9 +128,10 @@ impl Offer {
             .for_each(|(byte, from)| *byte = *from);
         let body = InitIn::read_from_bytes(&whole).map_err(|_| Malformed("truncated"))?;
         let low = Features(body.flags.into());
-        let high = match low.contains(Features::INIT_EXT) {
-            true => u64::from(body.flags2) << 32,
-            false => 0,
+        let high = if low.contains(Features::INIT_EXT) {
+            u64::from(body.flags2) << 32
+        } else {
+            0
         };
         Ok(Self {
             major: body.major,

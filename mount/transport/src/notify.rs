@@ -33,10 +33,7 @@ impl Notification {
         let body = InvalEntryOut {
             parent: dir,
             namelen: name.len() as u32,
-            flags: match expire_only {
-                true => abi::EXPIRE_ONLY,
-                false => 0,
-            },
+            flags: if expire_only { abi::EXPIRE_ONLY } else { 0 },
         };
         Self::new(notice::INVAL_ENTRY, &[body.as_bytes(), name, &[0]])
     }

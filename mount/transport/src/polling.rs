@@ -135,12 +135,11 @@ mod tests {
         let mut pace = Pace::default();
         let mut vain = 0;
         for _ in 0..100_000 {
-            match pace.pays() {
-                true => {
-                    pace.missed();
-                    vain += 1;
-                }
-                false => pace.slept(SOON),
+            if pace.pays() {
+                pace.missed();
+                vain += 1;
+            } else {
+                pace.slept(SOON)
             }
         }
         assert!(vain < 1000, "{vain} of 100,000 messages");
@@ -150,9 +149,10 @@ mod tests {
     fn success_restores_quick_begin() {
         let mut pace = Pace::default();
         for _ in 0..10_000 {
-            match pace.pays() {
-                true => pace.missed(),
-                false => pace.slept(SOON),
+            if pace.pays() {
+                pace.missed()
+            } else {
+                pace.slept(SOON)
             }
         }
         while !pace.pays() {

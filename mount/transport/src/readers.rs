@@ -328,9 +328,10 @@ impl State {
     fn note_pace(&mut self, turn: Turn, arrival: Arrival, from: From) {
         let client = from.client.unwrap_or(self.client);
         let is_same = std::mem::replace(&mut self.client, client) == client;
-        self.by_client = match is_same {
-            true => self.by_client.saturating_add(1),
-            false => 0,
+        self.by_client = if is_same {
+            self.by_client.saturating_add(1)
+        } else {
+            0
         };
         if from.late {
             return self.pace.failed();

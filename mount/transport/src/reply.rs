@@ -242,11 +242,12 @@ impl ReplyWrite {
 impl ReplyCopied {
     /// So many bytes were copied.
     pub fn copied(self, size: u32) {
-        match self.wide {
-            true => self.reply.value(&abi::CopyFileRangeOut {
+        if self.wide {
+            self.reply.value(&abi::CopyFileRangeOut {
                 bytes_copied: size.into(),
-            }),
-            false => self.reply.value(&abi::WriteOut { size, padding: 0 }),
+            })
+        } else {
+            self.reply.value(&abi::WriteOut { size, padding: 0 })
         }
     }
 }

@@ -295,9 +295,10 @@ impl Sink for HandoffSink {
         let handoff = &self.handoff;
         let served = SERVED.get();
         let len: usize = outcome.map_or(0, |parts| parts.iter().map(|part| part.len()).sum());
-        match served.unique == unique && len <= LARGEST && handoff.hand_over(served, outcome) {
-            true => self.thread.unpark(),
-            false => handoff.channel.send(unique, outcome),
+        if served.unique == unique && len <= LARGEST && handoff.hand_over(served, outcome) {
+            self.thread.unpark()
+        } else {
+            handoff.channel.send(unique, outcome)
         }
     }
 
@@ -443,9 +444,10 @@ impl ReplyThread {
 
     /// Calls `serve`, which serves this request; a reply that it sends is handed over.
     pub fn serving(&self, request: &InHeader, serve: impl FnOnce()) {
-        let client = match Opcode(request.opcode).may_be_sent_ahead() {
-            true => 0,
-            false => request.pid,
+        let client = if Opcode(request.opcode).may_be_sent_ahead() {
+            0
+        } else {
+            request.pid
         };
         let unique = request.unique;
         SERVED.set(Served { unique, client });

@@ -225,9 +225,10 @@ impl<'a> Payload<'a> {
     /// A name up to its NUL byte; names of the kernel are never empty.
     fn name(&mut self) -> Result<&'a [u8], Malformed> {
         let name = self.text()?;
-        match name.is_empty() {
-            false => Ok(name),
-            true => Err(Malformed("empty name")),
+        if name.is_empty() {
+            Err(Malformed("empty name"))
+        } else {
+            Ok(name)
         }
     }
 

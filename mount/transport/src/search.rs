@@ -122,9 +122,10 @@ impl Search {
                     return Move::None;
                 }
                 let (base, here) = (*base, typical(gaps));
-                match pays(base, here) {
-                    true => self.settle(base, here),
-                    false => self.next(base),
+                if pays(base, here) {
+                    self.settle(base, here)
+                } else {
+                    self.next(base)
                 }
             }
             Phase::Settled { base, usual, late } => {
@@ -140,13 +141,13 @@ impl Search {
                     return Move::None;
                 }
                 let (base, usual) = (*base, *usual);
-                match pays(base, usual) {
-                    true => self.begin(base, places()),
+                if pays(base, usual) {
+                    self.begin(base, places())
+                } else {
                     // It is slower, there or everywhere.
-                    false => {
-                        self.phase = Phase::away(0);
-                        Move::Away
-                    }
+
+                    self.phase = Phase::away(0);
+                    Move::Away
                 }
             }
         }
@@ -205,9 +206,10 @@ impl Search {
             }
         }
         self.left = places;
-        match base > SAVED {
-            true => self.next(base),
-            false => self.give_up(),
+        if base > SAVED {
+            self.next(base)
+        } else {
+            self.give_up()
         }
     }
 
@@ -225,9 +227,10 @@ impl Search {
     }
 
     fn settle(&mut self, base: Duration, usual: Duration) -> Move {
-        self.doubt = match self.last == Some(self.at) {
-            true => (2 * self.doubt).min(DOUBT_MAX),
-            false => DOUBT,
+        self.doubt = if self.last == Some(self.at) {
+            (2 * self.doubt).min(DOUBT_MAX)
+        } else {
+            DOUBT
         };
         self.last = Some(self.at);
         self.patience = PATIENCE;

@@ -75,9 +75,10 @@ pub struct Traffic {
 impl Traffic {
     /// Name of the transport that carries requests, as the mount option spells it.
     pub fn transport(&self) -> &'static str {
-        match self.by_rings.in_service() {
-            true => "ring",
-            false => "dev",
+        if self.by_rings.in_service() {
+            "ring"
+        } else {
+            "dev"
         }
     }
 
@@ -175,9 +176,10 @@ impl<S: Server> Session<S> {
 
     /// Number of event loops: rings leave few messages to `/dev/fuse`.
     fn loops(&self) -> usize {
-        match self.by_rings.in_service() {
-            true => 1,
-            false => self.config.loops.max(1),
+        if self.by_rings.in_service() {
+            1
+        } else {
+            self.config.loops.max(1)
         }
     }
 
@@ -206,9 +208,10 @@ impl<S: Server> Session<S> {
     }
 
     fn event_loop(&self, n: usize) -> io::Result<EventLoop<S>> {
-        let channel = match n > 0 && self.config.clone_device {
-            true => Arc::new(self.channel.duplicate()?),
-            false => Arc::clone(&self.channel),
+        let channel = if n > 0 && self.config.clone_device {
+            Arc::new(self.channel.duplicate()?)
+        } else {
+            Arc::clone(&self.channel)
         };
         let direct = Arc::clone(&channel) as Arc<dyn Sink>;
         let patient = Patient::new(Arc::clone(&direct), self.quiet());

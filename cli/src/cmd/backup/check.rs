@@ -154,9 +154,10 @@ pub fn run(args: &Args) -> Result<ExitCode, AnyError> {
     let lost = opened.catalogue.unreachable();
     let told = tell(args, &opened, &report, (lost, ranges), checked.as_ref());
     told.map_err(|e| unprinted(e, OPERATIONAL))?;
-    Ok(ExitCode::from(match report.problems.is_empty() {
-        true => 0,
-        false => ERRORS,
+    Ok(ExitCode::from(if report.problems.is_empty() {
+        0
+    } else {
+        ERRORS
     }))
 }
 

@@ -218,17 +218,19 @@ impl<'a> Damaged<'a> {
 
 /// What covers the damage.
 fn covered(damage: &Damage) -> &'static str {
-    match damage.is_covered {
-        true => "; the other one of the two was read (`cairnfs backup repair` puts it back)",
-        false => "",
+    if damage.is_covered {
+        "; the other one of the two was read (`cairnfs backup repair` puts it back)"
+    } else {
+        ""
     }
 }
 
 /// Which moments cannot be reached.
 fn unreachable(first: u64, last: u64) -> String {
-    let which = match first == last {
-        true => format!("what head {first} has added"),
-        false => format!("what the heads {first} to {last} have added"),
+    let which = if first == last {
+        format!("what head {first} has added")
+    } else {
+        format!("what the heads {first} to {last} have added")
     };
     format!(
         "moments with numbers from {first} on cannot be reached: {which} cannot be read; older moments can (`cairnfs backup list`), and `cairnfs backup repair` goes on from them"

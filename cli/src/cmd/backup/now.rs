@@ -195,9 +195,10 @@ fn mend(
         )?;
     }
     out.flush()?;
-    Ok(match left.damaged.is_empty() && left.problems.is_empty() {
-        true => 0,
-        false => repair::LEFT,
+    Ok(if left.damaged.is_empty() && left.problems.is_empty() {
+        0
+    } else {
+        repair::LEFT
     })
 }
 

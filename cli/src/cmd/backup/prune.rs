@@ -159,9 +159,10 @@ pub fn run(args: &Args) -> Result<ExitCode, AnyError> {
     } else {
         Ok(())
     };
-    match args.dry_run {
-        true => printed?,
-        false => told(printed)?,
+    if args.dry_run {
+        printed?
+    } else {
+        told(printed)?
     }
     Ok(ExitCode::SUCCESS)
 }

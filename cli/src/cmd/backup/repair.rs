@@ -100,8 +100,8 @@ pub fn run(args: &Args) -> Result<ExitCode, AnyError> {
     let wrong = |e| failure(&args.url, &e);
     let catalogue = Catalogue::open(&store).map_err(wrong)?;
     let report = check(&store, &catalogue, &Seal::default(), false, &watch).map_err(wrong)?;
-    told(match args.json {
-        true => output::json(&Json {
+    told(if args.json {
+        output::json(&Json {
             restored: &repaired.restored,
             left: repaired.left.iter().map(Damaged::of).collect(),
             unreachable: repaired.lost,
@@ -110,15 +110,17 @@ pub fn run(args: &Args) -> Result<ExitCode, AnyError> {
             contents_read: false,
             problems: &report.problems,
             damaged_moments: moments::json(&report.damaged),
-        }),
-        false => tell(&repaired)
+        })
+    } else {
+        tell(&repaired)
             .and_then(|()| tell_layers(args, &catalogue, &report))
-            .map_err(AnyError::from),
+            .map_err(AnyError::from)
     })?;
     let is_sound = are_heads_sound && report.problems.is_empty();
-    Ok(match is_sound {
-        true => ExitCode::from(UNREAD),
-        false => ExitCode::from(LEFT),
+    Ok(if is_sound {
+        ExitCode::from(UNREAD)
+    } else {
+        ExitCode::from(LEFT)
     })
 }
 
@@ -151,15 +153,16 @@ fn tell_layers(args: &Args, catalogue: &Catalogue, report: &Report) -> io::Resul
         writeln!(out, "{line}")?;
     }
     let url = word(&args.url);
-    match report.problems.is_empty() {
-        true => writeln!(
+    if report.problems.is_empty() {
+        writeln!(
             out,
             "Contents were not checked, so they may be damaged: cairnfs backup check {url} tells"
-        ),
-        false => writeln!(
+        )
+    } else {
+        writeln!(
             out,
             "Contents were not checked (cairnfs backup check {url}); what a volume still has is \
              stored again with --from VOLUME"
-        ),
+        )
     }
 }

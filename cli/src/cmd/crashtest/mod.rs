@@ -280,9 +280,10 @@ fn try_all(
         &mut |volume, crash| checker.check(volume, crash),
         &mut |at| {
             bar.set(at.events as u64, total);
-            match processes.interrupted() || checker.stopped.borrow().is_some() {
-                true => ControlFlow::Break(()),
-                false => ControlFlow::Continue(()),
+            if processes.interrupted() || checker.stopped.borrow().is_some() {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
             }
         },
     );

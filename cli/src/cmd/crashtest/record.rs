@@ -26,9 +26,10 @@ pub struct Ran {
 /// Runs the steps or the command of the arguments. Everything is made durable after every
 /// `interval` calls; 0 for never.
 pub fn run(args: &Args, interval: u64, processes: &Processes) -> Result<Ran, Failure> {
-    let ran = match args.steps.is_some() || args.file.is_some() {
-        true => steps(args, interval)?,
-        false => command(args, interval, processes)?,
+    let ran = if args.steps.is_some() || args.file.is_some() {
+        steps(args, interval)?
+    } else {
+        command(args, interval, processes)?
     };
     match ran.failed.as_ref().filter(|_| args.strict) {
         Some(status) => Err(cannot(Failure::new("the command failed", status))),

@@ -22,9 +22,10 @@ pub fn write(out: &mut impl Write, look: &Look, files: &[FileChange]) -> io::Res
     let width = width.unwrap_or(0);
     for (letter, style, path, what) in &lines {
         let letter = look.paint(*style, &letter.to_string());
-        match what.is_empty() {
-            true => writeln!(out, "{letter} {path}")?,
-            false => writeln!(out, "{letter} {path:width$}  ({what})")?,
+        if what.is_empty() {
+            writeln!(out, "{letter} {path}")?
+        } else {
+            writeln!(out, "{letter} {path:width$}  ({what})")?
         }
     }
     Ok(())
@@ -57,10 +58,11 @@ pub fn path(file: &FileChange) -> String {
         _ => "",
     };
     let renamed = file.status == Status::Renamed;
-    let path = match file.path.bytes.is_empty() {
+    let path = if file.path.bytes.is_empty() {
         // The root directory.
-        true => ".".to_owned(),
-        false => show_bytes(&file.path.bytes),
+        ".".to_owned()
+    } else {
+        show_bytes(&file.path.bytes)
     };
     match file.old_paths.first().filter(|_| renamed) {
         Some(old) => format!("{}{slash} -> {path}{slash}", show_bytes(&old.bytes)),

@@ -167,14 +167,16 @@ impl States<'_> {
     fn compare_once(&self, roots: &Roots<'_>) -> Result<Diff, AnyError> {
         let a = roots.find_whole(&self.args.a)?;
         let b = roots.find_whole(self.b).map_err(|failure| {
-            match self.args.b.is_some() && self.b != self.args.a {
-                true => failure.hint(SECOND),
-                false => failure,
+            if self.args.b.is_some() && self.b != self.args.a {
+                failure.hint(SECOND)
+            } else {
+                failure
             }
         })?;
-        let diff = match self.args.merge_base {
-            true => cairnfs::Volume::diff_since_fork,
-            false => cairnfs::Volume::diff,
+        let diff = if self.args.merge_base {
+            cairnfs::Volume::diff_since_fork
+        } else {
+            cairnfs::Volume::diff
         };
         diff(roots.volume(), name_of(&a), name_of(&b)).map_err(|e| match e {
             Error::ReadOnly => e.into(),
@@ -261,9 +263,10 @@ impl States<'_> {
         let mut patches = diff.patches().map_err(|e| self.failure(&e))?;
         for file in files {
             let patch = patches.of(file).map_err(|e| self.failure(&e))?;
-            match look.has_colours() {
-                true => patch_colours::write(out, look, &patch)?,
-                false => out.write_all(&patch)?,
+            if look.has_colours() {
+                patch_colours::write(out, look, &patch)?
+            } else {
+                out.write_all(&patch)?
             }
         }
         Ok(())

@@ -65,17 +65,19 @@ fn kept(file: &FileChange) -> u64 {
 }
 
 fn record(out: &mut impl Write, form: Form, letter: &str, paths: &[&FilePath]) -> io::Result<()> {
-    let (between, end): (&[u8], &[u8]) = match form.nul {
-        true => (b"\0", b"\0"),
-        false => (b"\t", b"\n"),
+    let (between, end): (&[u8], &[u8]) = if form.nul {
+        (b"\0", b"\0")
+    } else {
+        (b"\t", b"\n")
     };
     let mut parts: Vec<Vec<u8>> = Vec::new();
     if form.status {
         parts.push(letter.as_bytes().to_vec());
     }
-    let shown = match form.status {
-        true => paths,
-        false => paths.last_chunk::<1>().map_or(&[][..], |last| &last[..]),
+    let shown = if form.status {
+        paths
+    } else {
+        paths.last_chunk::<1>().map_or(&[][..], |last| &last[..])
     };
     parts.extend(shown.iter().map(|path| match (&path.bytes[..], form.nul) {
         // The root directory.

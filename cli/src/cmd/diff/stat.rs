@@ -31,24 +31,26 @@ impl Widths {
         }
         let eighths = (columns * 3 / 8).saturating_sub(bytes + BETWEEN);
         let graph = most.min(eighths.max(LEAST.1));
-        match path > all - graph {
-            true => Self {
+        if path > all - graph {
+            Self {
                 path: all - graph,
                 graph,
-            },
-            false => Self {
+            }
+        } else {
+            Self {
                 path,
                 graph: all - path,
-            },
+            }
         }
     }
 
     /// Columns of the graph of `bytes`, of which a file has `most` at most.
     fn bar(&self, bytes: u64, most: u64) -> usize {
         let all = self.graph as u128;
-        let scaled = match u128::from(most) > all {
-            true => (u128::from(bytes) * all / u128::from(most)).max(u128::from(bytes > 0)),
-            false => u128::from(bytes),
+        let scaled = if u128::from(most) > all {
+            (u128::from(bytes) * all / u128::from(most)).max(u128::from(bytes > 0))
+        } else {
+            u128::from(bytes)
         };
         usize::try_from(scaled).unwrap_or(self.graph)
     }

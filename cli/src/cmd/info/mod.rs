@@ -263,9 +263,10 @@ fn feature_names(features: &Features) -> String {
             names.push(format!("{what} {bits:#x}"));
         }
     }
-    match names.is_empty() {
-        true => "none".into(),
-        false => names.join(", "),
+    if names.is_empty() {
+        "none".into()
+    } else {
+        names.join(", ")
     }
 }
 

@@ -231,9 +231,10 @@ fn mount_moment(args: &Args, dir: &Path, mut options: MountOptions) -> Result<()
     let url = args.volume.to_string_lossy();
     let url = cairnfs_backup::absolute(&url).map_err(|e| failed(format_args!("{url}: {e}")))?;
     // The source of the mount tells by its form that it is no volume.
-    let url = match url.contains("://") {
-        true => url,
-        false => format!("file://{url}"),
+    let url = if url.contains("://") {
+        url
+    } else {
+        format!("file://{url}")
     };
     let (url, dir) = (PathBuf::from(url), find_dir(args, dir)?);
     options.read_only = true;
@@ -394,8 +395,8 @@ fn remount(args: &Args, path: &Path) -> Result<(), Failure> {
         io::ErrorKind::PermissionDenied => failed(format_args!("{given}: only root can remount")),
         _ => wrong(e),
     })?;
-    match wanted.read_only {
-        true => match daemon::sync(&dir, daemon::WAIT) {
+    if wanted.read_only {
+        match daemon::sync(&dir, daemon::WAIT) {
             Ok(synced) => {
                 if let Some(text) = synced.refused {
                     say!("cairnfs mount: warning: {text}");
@@ -406,8 +407,9 @@ fn remount(args: &Args, path: &Path) -> Result<(), Failure> {
                 "{given} is read-only now, but could not be made durable: {}",
                 refusal.text
             ))),
-        },
-        false => Ok(()),
+        }
+    } else {
+        Ok(())
     }
 }
 
@@ -486,9 +488,10 @@ fn find_dir(args: &Args, given: &Path) -> Result<PathBuf, Failure> {
         other => other.map_err(wrong)?,
     };
     clear_dead(&dir)?;
-    match dir.is_dir() {
-        true => Ok(dir),
-        false => Err(failed(format_args!("{} is not a directory", dir.display()))),
+    if dir.is_dir() {
+        Ok(dir)
+    } else {
+        Err(failed(format_args!("{} is not a directory", dir.display())))
     }
 }
 

@@ -92,9 +92,10 @@ pub fn remove(at: &VolumePath) -> Result<(), Failure> {
                 ),
             ),
         };
-        let why = match is_branch(name) {
-            true => format!("nothing of it can be found: {damage}"),
-            false => format!("stays damaged, because it never changes: {damage}"),
+        let why = if is_branch(name) {
+            format!("nothing of it can be found: {damage}")
+        } else {
+            format!("stays damaged, because it never changes: {damage}")
         };
         Failure::new(what, why).hint(next)
     });

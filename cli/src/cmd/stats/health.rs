@@ -73,17 +73,16 @@ impl Health {
         };
         let volume = show_bytes(answer.status.volume.as_bytes());
         let dir = shown(&answer.mountpoint);
-        let what = match self.problems.is_empty() {
-            false => show_bytes(self.problems.join("; ").as_bytes()),
-            true => {
-                let space = &answer.status.space;
-                let available = human(space.available);
-                let percent = used_percent(space);
-                format!(
-                    "{}, {percent}% in use, {available} available",
-                    state(answer)
-                )
-            }
+        let what = if self.problems.is_empty() {
+            let space = &answer.status.space;
+            let available = human(space.available);
+            let percent = used_percent(space);
+            format!(
+                "{}, {percent}% in use, {available} available",
+                state(answer)
+            )
+        } else {
+            show_bytes(self.problems.join("; ").as_bytes())
         };
         format!("{word}: {volume} on {dir}: {what}")
     }
@@ -158,10 +157,7 @@ fn unshipped(status: &Status) -> Option<String> {
     let backup = status.backup.as_ref().filter(|backup| backup.failing)?;
     let last = backup.last_error.as_ref();
     let last = last.map_or_else(String::new, |last| format!(": {}", last.text));
-    let what = match backup.ended {
-        true => "has ended",
-        false => "fails",
-    };
+    let what = if backup.ended { "has ended" } else { "fails" };
     let age = match backup.age {
         Some(age) => format!("its last success was {} ago", seconds(age)),
         None => "nothing was stored since it was mounted".to_owned(),
@@ -206,9 +202,10 @@ pub fn seconds(seconds: u64) -> String {
 pub fn errors(status: &Status) -> String {
     let met = status.errors.iter().filter(|(_, n)| **n > 0);
     let kinds: Vec<String> = met.map(|(kind, n)| format!("{n} {kind}")).collect();
-    match kinds.is_empty() {
-        true => "none".into(),
-        false => kinds.join(", "),
+    if kinds.is_empty() {
+        "none".into()
+    } else {
+        kinds.join(", ")
     }
 }
 

@@ -253,9 +253,10 @@ fn metric_name(counter: &str) -> String {
             None => counter.to_owned(),
         },
     };
-    match LEVELS.contains(&counter) {
-        true => unit,
-        false => format!("{unit}_total"),
+    if LEVELS.contains(&counter) {
+        unit
+    } else {
+        format!("{unit}_total")
     }
 }
 
@@ -375,13 +376,15 @@ impl Page<'_> {
     fn counter(&mut self, counter: &str, value: u64) -> io::Result<()> {
         let known = HELP.iter().find(|(name, _)| *name == counter);
         let help = known.map_or(counter, |(_, help)| help);
-        let kind = match LEVELS.contains(&counter) {
-            true => "gauge",
-            false => "counter",
+        let kind = if LEVELS.contains(&counter) {
+            "gauge"
+        } else {
+            "counter"
         };
-        let value = match counter.ends_with("_ns") {
-            true => value as f64 / NANOS,
-            false => value as f64,
+        let value = if counter.ends_with("_ns") {
+            value as f64 / NANOS
+        } else {
+            value as f64
         };
         let name = metric_name(counter);
         self.head(&name, kind, help)?;

@@ -82,9 +82,10 @@ fn state_rows(answer: &Answer) -> Vec<(&'static str, String)> {
     ]);
     rows.extend(status.host.as_ref().map(|host| {
         let (holes, free) = (human(host.unallocated), human(host.free));
-        let warning = match host.may_outgrow {
-            true => ": less than that, writes are refused when it is full",
-            false => "",
+        let warning = if host.may_outgrow {
+            ": less than that, writes are refused when it is full"
+        } else {
+            ""
         };
         let text =
             format!("the file may grow by {holes}, its file system has {free} left{warning}");

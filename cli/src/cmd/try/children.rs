@@ -28,12 +28,13 @@ pub(super) fn run<'a>(words: impl IntoIterator<Item = &'a OsStr>) -> Result<(), 
     let words: Vec<&OsStr> = words.into_iter().collect();
     let (status, ()) = with(&words, |_| ())?;
     let what = words.first().copied().unwrap_or_default();
-    match status.success() {
-        true => Ok(()),
-        false => Err(Failure::new(
+    if status.success() {
+        Ok(())
+    } else {
+        Err(Failure::new(
             format_args!("cairnfs {}", what.display()),
             status,
-        )),
+        ))
     }
 }
 

@@ -173,12 +173,13 @@ fn tell(
 
 /// Why a fork was not published as it was asked for, before what is said of it.
 fn unpublished(args: &Args, ended: &Ended) -> String {
-    match args.yes && ended.code != 0 {
-        true => format!(
+    if args.yes && ended.code != 0 {
+        format!(
             "Not published, because CMD failed with exit code {}. ",
             ended.code
-        ),
-        false => String::new(),
+        )
+    } else {
+        String::new()
     }
 }
 
@@ -188,12 +189,13 @@ fn question(base: &Base, ended: &Ended) -> String {
         0 => String::new(),
         code => format!("CMD failed with exit code {code}. "),
     };
-    match base.is_snapshot() {
-        true => format!("{failed}Keep this as a branch, or drop it? [k/d] "),
-        false => format!(
+    if base.is_snapshot() {
+        format!("{failed}Keep this as a branch, or drop it? [k/d] ")
+    } else {
+        format!(
             "{failed}Publish this onto {}, keep it as a branch, or drop it? [p/k/d] ",
             base.branch
-        ),
+        )
     }
 }
 

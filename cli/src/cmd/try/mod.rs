@@ -298,12 +298,11 @@ impl Base {
             let why = format!("it was renamed to {fork} meanwhile");
             return Err(self.kept(before, why).hint(self.next_steps(fork)));
         }
-        match to_drop || self.is_there() {
-            true => Ok(()),
-            false => {
-                let why = format!("{} is not mounted any more", shown(&self.place));
-                Err(self.kept(fork, why).hint(self.next_steps(fork)))
-            }
+        if to_drop || self.is_there() {
+            Ok(())
+        } else {
+            let why = format!("{} is not mounted any more", shown(&self.place));
+            Err(self.kept(fork, why).hint(self.next_steps(fork)))
         }
     }
 
@@ -365,9 +364,10 @@ impl Base {
 
     /// What can be done with a fork that is kept.
     fn next_steps(&self, fork: &str) -> String {
-        let place = match self.is_there() {
-            true => self.place.clone(),
-            false => self.volume(),
+        let place = if self.is_there() {
+            self.place.clone()
+        } else {
+            self.volume()
         };
         self.next_steps_in(&place, fork)
     }
@@ -376,15 +376,16 @@ impl Base {
     fn next_steps_in(&self, place: &Path, fork: &str) -> String {
         let (place, fork) = (word_of_path(place), word(fork));
         let drop = format!("cairnfs drop {place} {fork}");
-        match self.is_snapshot() {
-            true => format!(
+        if self.is_snapshot() {
+            format!(
                 "cairnfs mount -o branch={fork} {} DIR, or {drop}",
                 word_of_path(&self.volume())
-            ),
-            false => format!(
+            )
+        } else {
+            format!(
                 "cairnfs publish {place} {fork} --onto {}, or {drop}",
                 word(&self.branch)
-            ),
+            )
         }
     }
 }

@@ -151,9 +151,10 @@ impl Volume {
             }
             loop {
                 // With `create_new` there is no lookup: the creation fails if the name exists.
-                let found = match options.create_new {
-                    true => Err(Error::NotFound),
-                    false => lookup(fs, walk.dir(), walk.name()),
+                let found = if options.create_new {
+                    Err(Error::NotFound)
+                } else {
+                    lookup(fs, walk.dir(), walk.name())
                 };
                 match found {
                     Ok((link, attr)) if attr.kind.is_symlink() => {

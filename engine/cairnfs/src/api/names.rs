@@ -116,9 +116,10 @@ impl Volume {
             |fs, walk| {
                 if walk.wants_dir() {
                     let (_, attr) = lookup(fs, walk.dir(), walk.name())?;
-                    return Err(match attr.kind.is_dir() {
-                        true => Error::IsDirectory,
-                        false => Error::NotDirectory,
+                    return Err(if attr.kind.is_dir() {
+                        Error::IsDirectory
+                    } else {
+                        Error::NotDirectory
                     });
                 }
                 fs.unlink_in(walk.dir(), walk.name())
@@ -358,9 +359,10 @@ fn walk_to_name<'f, 'p>(
 
 fn needs_dir(fs: &FileSystem, walk: &Walk<'_, '_>) -> Result<()> {
     let (_, attr) = lookup(fs, walk.dir(), walk.name())?;
-    match attr.kind.is_dir() {
-        true => Ok(()),
-        false => Err(Error::NotDirectory),
+    if attr.kind.is_dir() {
+        Ok(())
+    } else {
+        Err(Error::NotDirectory)
     }
 }
 

@@ -153,12 +153,11 @@ impl Modelled {
 
     fn reopen(&mut self, kill: bool) {
         self.roots.values_mut().for_each(|root| root.open = None);
-        match kill {
-            true => {
-                self.main.sync().unwrap();
-                self.device = copy(&self.device);
-            }
-            false => self.main.clone().close().unwrap(),
+        if kill {
+            self.main.sync().unwrap();
+            self.device = copy(&self.device);
+        } else {
+            self.main.clone().close().unwrap()
         }
         self.main = opened(&self.device, self.pressure);
     }

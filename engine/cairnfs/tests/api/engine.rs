@@ -94,14 +94,15 @@ impl Device for FailingFlushes {
     }
 
     fn flush(&self) -> Result<()> {
-        match self.fails.load(Ordering::Relaxed) {
-            true => Err(Error::Io {
+        if self.fails.load(Ordering::Relaxed) {
+            Err(Error::Io {
                 op: "flush",
                 offset: 0,
                 len: 0,
                 source: Arc::new(io::Error::other("the device has failed")),
-            }),
-            false => self.device.flush(),
+            })
+        } else {
+            self.device.flush()
         }
     }
 

@@ -106,9 +106,10 @@ fn tree(volume: &Volume) -> (u64, u64) {
                 .get_xattr(&path, "user.label")
                 .unwrap()
                 .hash(&mut seen);
-            match found.is_dir() {
-                true => dirs.push(path),
-                false => volume.read(&path).unwrap().hash(&mut seen),
+            if found.is_dir() {
+                dirs.push(path)
+            } else {
+                volume.read(&path).unwrap().hash(&mut seen)
             }
             count += 1;
         }

@@ -350,9 +350,10 @@ impl Device for Cut {
         self.memory.read(offset, buf)
     }
     fn write(&self, offset: u64, buf: &[u8]) -> Result<()> {
-        match self.left.fetch_sub(1, Ordering::Relaxed) > 0 {
-            true => self.memory.write(offset, buf),
-            false => Err(io::Error::other("cut").into()),
+        if self.left.fetch_sub(1, Ordering::Relaxed) > 0 {
+            self.memory.write(offset, buf)
+        } else {
+            Err(io::Error::other("cut").into())
         }
     }
     fn flush(&self) -> Result<()> {

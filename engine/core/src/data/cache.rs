@@ -179,9 +179,10 @@ impl Shard {
 
     /// Caches a block. Returns the replaced page, so that the caller can drop it without the lock.
     fn put(&mut self, block: u64, new: CachedBlock) -> Option<Page> {
-        let oldest = match new.is_unread() && self.unread >= self.limit_unread {
-            true => self.oldest_unread(block),
-            false => None,
+        let oldest = if new.is_unread() && self.unread >= self.limit_unread {
+            self.oldest_unread(block)
+        } else {
+            None
         };
         self.unread += usize::from(new.is_unread());
         let old = match oldest {

@@ -52,9 +52,10 @@ impl FileSystem {
         let inode = self.inode(ino)?;
         let at = (self.hash(ACCESS), ACCESS);
         let state = inode.read();
-        let kept = match Self::lacks(&state, at.0)? {
-            true => None,
-            false => self.items().attribute(&inode, &state, at)?,
+        let kept = if Self::lacks(&state, at.0)? {
+            None
+        } else {
+            self.items().attribute(&inode, &state, at)?
         };
         if let Some(value) = kept {
             return Ok(value);

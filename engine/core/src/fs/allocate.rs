@@ -114,9 +114,10 @@ impl FileSystem {
     /// Refuses a range for which the whole volume is too small, before anything gives way for it.
     fn check_fits(&self, inode: &Inode, range: u64) -> Result<()> {
         let has = attrs(&inode.read())?.blocks;
-        match range.saturating_sub(has) > self.core().geometry().data_blocks() {
-            true => Err(Error::NoSpace),
-            false => Ok(()),
+        if range.saturating_sub(has) > self.core().geometry().data_blocks() {
+            Err(Error::NoSpace)
+        } else {
+            Ok(())
         }
     }
 

@@ -18,9 +18,10 @@ impl FileSystem {
         let guard = storage.guard("a call panicked");
         let trimmed = self.core().space().trim();
         guard.done();
-        match storage.discards() {
-            true => trimmed,
-            false => Err(Error::Unsupported("the device does not discard")),
+        if storage.discards() {
+            trimmed
+        } else {
+            Err(Error::Unsupported("the device does not discard"))
         }
     }
 }

@@ -51,10 +51,13 @@ impl FileSystem {
     pub fn drop_id(&self, id: u32, name: &str) -> Result<()> {
         match self.core().drop_root(id, name) {
             // A root without a handle may still be open, because of unwritten data, or a worker.
-            Err(Error::Busy(why)) => match self.close_root(id)? {
-                true => self.core().drop_root(id, name),
-                false => Err(Error::Busy(why)),
-            },
+            Err(Error::Busy(why)) => {
+                if self.close_root(id)? {
+                    self.core().drop_root(id, name)
+                } else {
+                    Err(Error::Busy(why))
+                }
+            }
             done => done,
         }
     }

@@ -168,9 +168,10 @@ impl Extent {
             && self.block + self.len() == next.block
             && self.is_unwritten() == next.is_unwritten()
             && self.len() + next.len() <= MAX_EXTENT_BLOCKS;
-        match fits {
-            true => births.joined((self.birth, self.len()), (next.birth, next.len())),
-            false => None,
+        if fits {
+            births.joined((self.birth, self.len()), (next.birth, next.len()))
+        } else {
+            None
         }
     }
 

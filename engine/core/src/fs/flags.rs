@@ -29,17 +29,19 @@ pub(super) fn killed(attrs: &Attrs, kill: KillPrivileges) -> u32 {
         KillPrivileges::ByGroup(gid) => gid != attrs.gid,
     };
     let group = outside || attrs.mode & GROUP_EXECUTES != 0;
-    match attrs.is_dir() {
-        true => 0,
-        false => attrs.mode & (S_ISUID | if group { S_ISGID } else { 0 }),
+    if attrs.is_dir() {
+        0
+    } else {
+        attrs.mode & (S_ISUID | if group { S_ISGID } else { 0 })
     }
 }
 
 /// Refuses all changes of an immutable inode.
 fn mutable(flags: Flags) -> Result<()> {
-    match flags.contains(Flags::IMMUTABLE) {
-        true => Err(IMMUTABLE),
-        false => Ok(()),
+    if flags.contains(Flags::IMMUTABLE) {
+        Err(IMMUTABLE)
+    } else {
+        Ok(())
     }
 }
 
@@ -47,9 +49,10 @@ fn mutable(flags: Flags) -> Result<()> {
 /// its names, setting its size.
 pub(super) fn may_change(flags: Flags) -> Result<()> {
     mutable(flags)?;
-    match flags.contains(Flags::APPEND) {
-        true => Err(APPEND),
-        false => Ok(()),
+    if flags.contains(Flags::APPEND) {
+        Err(APPEND)
+    } else {
+        Ok(())
     }
 }
 
@@ -67,18 +70,20 @@ pub(super) fn may_remove_entry(dir: Flags, child: Flags) -> Result<()> {
 /// Whether a file may be written from `offset` on; append-only files only at their end, and only if no
 /// set-id bit is cleared for it, which changes the mode.
 pub(super) fn may_write(attrs: &Attrs, offset: u64, kill: KillPrivileges) -> Result<()> {
-    match offset < attrs.size || killed(attrs, kill) != 0 {
-        true => may_change(attrs.flags),
-        false => mutable(attrs.flags),
+    if offset < attrs.size || killed(attrs, kill) != 0 {
+        may_change(attrs.flags)
+    } else {
+        mutable(attrs.flags)
     }
 }
 
 /// Whether a file may be opened for writing, or for appending only.
 #[doc(hidden)]
 pub fn may_open(flags: Flags, append: bool) -> Result<()> {
-    match append {
-        true => mutable(flags),
-        false => may_change(flags),
+    if append {
+        mutable(flags)
+    } else {
+        may_change(flags)
     }
 }
 
@@ -112,8 +117,9 @@ pub(super) fn may_set(attrs: &Attrs, set: &SetAttr) -> Result<()> {
     let given = times && !(touches(set.atime) && touches(set.mtime));
     let owner = set.mode.is_some() || set.uid.is_some() || set.gid.is_some();
     let owner = owner || killed(attrs, set.kill_privileges) != 0;
-    match given || owner || set.size.is_some() {
-        true => may_change(attrs.flags),
-        false => Ok(()),
+    if given || owner || set.size.is_some() {
+        may_change(attrs.flags)
+    } else {
+        Ok(())
     }
 }

@@ -60,9 +60,10 @@ impl Lifecycle {
 
     /// Refuses a call on a closed volume.
     pub fn check_open(&self) -> Result<()> {
-        match self.is_closed() {
-            true => Err(Error::Invalid("the volume is closed")),
-            false => Ok(()),
+        if self.is_closed() {
+            Err(Error::Invalid("the volume is closed"))
+        } else {
+            Ok(())
         }
     }
 

@@ -82,9 +82,10 @@ pub fn found_attrs<'s>(inode: &Inode, state: &'s InodeState) -> Result<&'s Attrs
 /// The attributes of a directory; an error for any other inode.
 pub fn dir_attrs(state: &InodeState) -> Result<&Attrs> {
     let attrs = attrs(state)?;
-    match attrs.is_dir() {
-        true => Ok(attrs),
-        false => Err(Error::NotDirectory),
+    if attrs.is_dir() {
+        Ok(attrs)
+    } else {
+        Err(Error::NotDirectory)
     }
 }
 

@@ -129,9 +129,10 @@ impl FileSystem {
         let changed = traces.changed.iter();
         let unnamed = changed.filter(|ino| !by_inode.contains_key(ino) && !dirs.contains_key(ino));
         for (searched, ino) in unnamed.enumerate() {
-            let path = match searched < MAX_SEARCHED {
-                true => self.path_hint(*ino),
-                false => Path::new("/...").to_owned(),
+            let path = if searched < MAX_SEARCHED {
+                self.path_hint(*ino)
+            } else {
+                Path::new("/...").to_owned()
             };
             items.insert(LostItem { path, ino: *ino });
         }

@@ -90,9 +90,10 @@ pub fn make(
         size: Some(size),
         ..options.clone()
     };
-    let device = match options.force {
-        true => FileDevice::create(path, size),
-        false => FileDevice::create_new(path, size),
+    let device = if options.force {
+        FileDevice::create(path, size)
+    } else {
+        FileDevice::create_new(path, size)
     };
     let remove = |error: &Error| {
         let others = matches!(

@@ -182,9 +182,10 @@ impl FileSystem {
 
     /// Returns [`Error::Stale`] if this is a handle to a branch that was replaced or dropped since.
     fn check_current(&self) -> Result<()> {
-        match self.is_replaced() {
-            true => Err(Error::Stale),
-            false => Ok(()),
+        if self.is_replaced() {
+            Err(Error::Stale)
+        } else {
+            Ok(())
         }
     }
 

@@ -260,9 +260,10 @@ impl Answer for u64 {
 
 impl Answer for RootInfo {
     fn outcome(&self) -> Outcome<'_> {
-        match self.writable {
-            true => Outcome::Number(self.id.into()),
-            false => Outcome::Done,
+        if self.writable {
+            Outcome::Number(self.id.into())
+        } else {
+            Outcome::Done
         }
     }
 }

@@ -27,9 +27,10 @@ use cairnfs_disk::types::RemovedDamage;
 
 fn limits(options: &Options) -> Limits {
     let limits = Limits::for_budget(options.cache_budget);
-    let limits = match options.workers {
-        true => limits,
-        false => limits.alone(),
+    let limits = if options.workers {
+        limits
+    } else {
+        limits.alone()
     };
     limits.under(options.pressure)
 }
@@ -74,14 +75,16 @@ impl FileSystem {
     /// # Errors
     /// No volume in it; the volume is damaged, incompatible or in use; a device failure.
     pub fn open(path: &Path, options: &Options) -> Result<Arc<FileSystem>> {
-        let access = match options.is_read_only() {
-            true => Access::ReadOnly,
-            false => Access::ReadWrite,
+        let access = if options.is_read_only() {
+            Access::ReadOnly
+        } else {
+            Access::ReadWrite
         };
         let device = FileDevice::open(path, access)?;
-        let device = match options.kernel_caches {
-            true => device,
-            false => device.cache_reads(),
+        let device = if options.kernel_caches {
+            device
+        } else {
+            device.cache_reads()
         };
         if access == Access::ReadWrite
             && let Some(room) = device.host_room()?.filter(|r| r.shortfall() > 0)
@@ -155,9 +158,10 @@ impl FileSystem {
     /// As [`Self::close`].
     pub fn close_with(&self, last: impl FnOnce()) -> Result<()> {
         self.engine.lifecycle.close_once(|| {
-            let result = match self.core().read_only() {
-                true => Ok(()),
-                false => self.finish(),
+            let result = if self.core().read_only() {
+                Ok(())
+            } else {
+                self.finish()
             };
             self.stop_workers();
             last();

@@ -182,9 +182,12 @@ mod tests {
         let fs = volume();
         let reclaimer = SpaceReclaimer::default();
         let short = Cell::new(true);
-        let reserve = || match short.get() {
-            false => Ok(()),
-            true => Err(Error::NoSpace),
+        let reserve = || {
+            if short.get() {
+                Err(Error::NoSpace)
+            } else {
+                Ok(())
+            }
         };
         let host_full = || {
             Err(Error::HostFull {

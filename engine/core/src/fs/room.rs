@@ -141,9 +141,10 @@ impl FileSystem {
 
     fn keep_needed(&self, state: &mut InodeState, all: Delayed, inline: bool) {
         let kept = all.at_most(needs(state, inline));
-        state.pages.hold(match inline && kept.growth > 0 {
-            true => PageReservation::Inline(kept.growth),
-            false => PageReservation::Blocks(kept.blocks),
+        state.pages.hold(if inline && kept.growth > 0 {
+            PageReservation::Inline(kept.growth)
+        } else {
+            PageReservation::Blocks(kept.blocks)
         });
         if state.pages.dirty.is_empty() {
             state.pages.sub_unplaced(u64::MAX);

@@ -164,9 +164,10 @@ impl FileSystem {
     }
 
     fn force(&self, requests: &[FsyncRequest]) -> Result<()> {
-        match self.is_read_only() || requests.is_empty() {
-            true => Ok(()),
-            false => self.core().force_inodes(self.items(), requests),
+        if self.is_read_only() || requests.is_empty() {
+            Ok(())
+        } else {
+            self.core().force_inodes(self.items(), requests)
         }
     }
 

@@ -121,14 +121,13 @@ impl FileSystem {
         let mut state = inode.write();
         let before = state.pages.dirty.len() as i64;
         let begun = reservation.and_then(|reservation| {
-            let below = match self.load_inline(inode, &mut state, size)? {
-                true => {
-                    // The page is as the contents are, and the commit finds out whether it may change.
-                    state.uncommitted = true;
-                    self.list_file(inode, &mut state);
-                    Some(self.has_inline_below(inode, &state)?)
-                }
-                false => None,
+            let below = if self.load_inline(inode, &mut state, size)? {
+                // The page is as the contents are, and the commit finds out whether it may change.
+                state.uncommitted = true;
+                self.list_file(inode, &mut state);
+                Some(self.has_inline_below(inode, &state)?)
+            } else {
+                None
             };
             let commit = self.commit()?;
             let a = attrs_mut(&mut state)?;
@@ -158,9 +157,10 @@ impl FileSystem {
         let before = state.pages.dirty.len() as i64;
         let prepared = self.prepare_growth(inode, &mut state, size, size);
         let taken = state.pages.dirty.len() as i64 - before;
-        match size > MAX_INLINE as u64 {
-            true => self.adjust_delayed_for_blocks(&mut state, most(3), taken),
-            false => self.adjust_delayed(&mut state, most(3), taken),
+        if size > MAX_INLINE as u64 {
+            self.adjust_delayed_for_blocks(&mut state, most(3), taken)
+        } else {
+            self.adjust_delayed(&mut state, most(3), taken)
         }
         if taken > 0 {
             state.uncommitted = true;

@@ -10,9 +10,10 @@ impl FileSystem {
     /// a thread that may. It may still wait for another operation on the same inode. Calls of an
     /// observed volume wait, because each is observed once.
     pub fn without_waiting<T>(&self, op: impl FnOnce() -> T) -> (T, Waits) {
-        match self.engine.watch.is_some() {
-            true => (op(), Waits::default()),
-            false => waiting::without(op),
+        if self.engine.watch.is_some() {
+            (op(), Waits::default())
+        } else {
+            waiting::without(op)
         }
     }
 

@@ -192,18 +192,20 @@ impl FileSystem {
             let a = attrs_mut(&mut state)?;
             a.size = a.size.max(end);
             // Between two parts another thread may change the file: times must not go backwards.
-            let now = match a.ctime > now {
-                true => self.core().now(),
-                false => now,
+            let now = if a.ctime > now {
+                self.core().now()
+            } else {
+                now
             };
             self.engine.times.touch(a, || now);
             kill_privileges(a, kill);
             state.uncommitted = true;
         }
         self.adjust_delayed(&mut state, reserved, taken);
-        match taken > 0 || result.is_ok() {
-            true => result.and(self.list_changed(inode, &mut state)),
-            false => result,
+        if taken > 0 || result.is_ok() {
+            result.and(self.list_changed(inode, &mut state))
+        } else {
+            result
         }
     }
 
@@ -275,10 +277,11 @@ impl FileSystem {
         let mapped = |block: u64| extents.iter().find(|e| e.at <= block && block < e.end());
         let mut blocks = self.growth_blocks(inode, state, end, offset)?;
         blocks.extend(first..last);
-        match inline {
+        if inline {
             // The page of a file that was to become inline has no block yet.
-            true => blocks.extend(state.pages.dirty.keys()),
-            false => blocks.retain(|b| !state.pages.dirty.contains_key(b)),
+            blocks.extend(state.pages.dirty.keys())
+        } else {
+            blocks.retain(|b| !state.pages.dirty.contains_key(b))
         }
         blocks.sort_unstable();
         blocks.dedup();
@@ -288,9 +291,10 @@ impl FileSystem {
         let in_place = |b: u64| mapped(b).filter(owned).is_some_and(Extent::is_unwritten);
         blocks.retain(|b| !in_place(*b));
         // A replaced block that a frozen root has too is not given back.
-        let class = match blocks.iter().any(|b| mapped(*b).filter(owned).is_none()) {
-            true => Class::Ordinary,
-            false => Class::Rewrite,
+        let class = if blocks.iter().any(|b| mapped(*b).filter(owned).is_none()) {
+            Class::Ordinary
+        } else {
+            Class::Rewrite
         };
         let want = Delayed {
             blocks: blocks.len() as u64,

@@ -183,12 +183,12 @@ impl FileSystem {
             Some(0) => self.inline(inode, &state)?.is_some(),
             _ => false,
         };
-        let inline_below = match inline {
-            true => self
-                .items()
+        let inline_below = if inline {
+            self.items()
                 .item(inode, &state, Kind::Inline, 0)?
-                .is_some_and(|i| i.below),
-            false => false,
+                .is_some_and(|i| i.below)
+        } else {
+            false
         };
         let touched = self.touched(inode, &state, &batch)?;
         let reserved = state.pages.blocks();
@@ -240,9 +240,10 @@ impl FileSystem {
             let keep = self.engine.pages.keeps(part.blocks.len());
             let blocks = part.blocks.iter();
             let pages = blocks.filter_map(|b| state.pages.dirty.remove(b)).collect();
-            match keep {
-                true => self.core().data().keep(part.run.start, pages),
-                false => Page::let_go(pages),
+            if keep {
+                self.core().data().keep(part.run.start, pages)
+            } else {
+                Page::let_go(pages)
             }
         }
         let reserved = self.take_delayed_of_written(state, batch.len() as u64);
@@ -512,9 +513,10 @@ impl FileSystem {
 
     fn drain_list(&self, enough: impl Fn() -> bool) -> Result<()> {
         let write = |inode: &Arc<Inode>| {
-            let written = match self.items().is_head() {
-                true => self.sweep(inode, u64::MAX, Staging::WithOthers),
-                false => Err(Error::Stale),
+            let written = if self.items().is_head() {
+                self.sweep(inode, u64::MAX, Staging::WithOthers)
+            } else {
+                Err(Error::Stale)
             };
             if matches!(written, Err(Error::Stale)) {
                 return self.forget_changes(inode, &mut inode.write());
@@ -565,9 +567,10 @@ fn replaced(
     let start = touched.partition_point(|e| e.end() < from);
     let end = touched.partition_point(|e| e.at < to);
     let before = touched.get(start).filter(|e| e.end() == from);
-    match before.is_some_and(|e| !goes_on(e, new, births)) {
-        true => start + 1..end,
-        false => start..end,
+    if before.is_some_and(|e| !goes_on(e, new, births)) {
+        start + 1..end
+    } else {
+        start..end
     }
 }
 

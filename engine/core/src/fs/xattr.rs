@@ -75,9 +75,10 @@ fn check_name(name: &[u8]) -> Result<()> {
 
 /// As [`check_name`], for the name of an attribute that is there or not.
 fn check_seen(name: &[u8]) -> Result<()> {
-    match name == RECEIVED {
-        true => Err(Error::NoAttribute),
-        false => check_name(name),
+    if name == RECEIVED {
+        Err(Error::NoAttribute)
+    } else {
+        check_name(name)
     }
 }
 
@@ -392,13 +393,15 @@ impl FileSystem {
                 listed
             }
         };
-        let added = match name.is_empty() {
-            true => 0,
-            false => listed_bytes(name),
+        let added = if name.is_empty() {
+            0
+        } else {
+            listed_bytes(name)
         };
-        match listed + added > most {
-            true => Err(Error::NoSpace),
-            false => Ok(()),
+        if listed + added > most {
+            Err(Error::NoSpace)
+        } else {
+            Ok(())
         }
     }
 
@@ -591,9 +594,10 @@ pub(super) enum New<'a> {
 impl<'a> New<'a> {
     /// Interns a long value. The inode may be locked.
     pub fn of(values: &Values, value: &'a [u8]) -> Self {
-        match value.len() > MAX_OWN_VALUE {
-            true => New::Shared(values.intern(value)),
-            false => New::Own(value),
+        if value.len() > MAX_OWN_VALUE {
+            New::Shared(values.intern(value))
+        } else {
+            New::Own(value)
         }
     }
 

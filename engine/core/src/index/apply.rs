@@ -24,10 +24,7 @@ pub(super) fn run(
     space: &dyn NodeSpace,
 ) -> Result<Tree> {
     let out = Output::new(index, birth, space);
-    let out = match space.is_short() {
-        true => out.dense(),
-        false => out,
-    };
+    let out = if space.is_short() { out.dense() } else { out };
     let source = Feed::new(edits, Bounds::default());
     let mut walk = Walk { source, out };
     match root_level(tree)? {

@@ -53,9 +53,10 @@ pub(super) fn run(
     };
     let changed = walk.visit(&tree.ptr, level, &Bounds::default())?;
     let (next, leaves) = (walk.next, walk.leaves);
-    let tree = match changed {
-        true => walk.out.finish(level)?,
-        false => *tree,
+    let tree = if changed {
+        walk.out.finish(level)?
+    } else {
+        *tree
     };
     Ok(Compacted { tree, next, leaves })
 }

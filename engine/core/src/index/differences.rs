@@ -124,9 +124,10 @@ impl<'a> Cursor<'a> {
         loop {
             let element = self.element()?;
             let is_old = |(ptr, _): (RawPtr, u8)| ptr.birth.get() <= self.limits.older;
-            match element.and_then(|e| e.subtree).is_some_and(is_old) {
-                true => self.skip(),
-                false => return Ok(element),
+            if element.and_then(|e| e.subtree).is_some_and(is_old) {
+                self.skip()
+            } else {
+                return Ok(element);
             }
         }
     }
@@ -227,9 +228,10 @@ impl<'a> Cursor<'a> {
             return Ok(None);
         }
         self.report_value()?;
-        let taken = match self.limits.have(&element.least) {
-            true => Some((element.least, self.value()?)),
-            false => None,
+        let taken = if self.limits.have(&element.least) {
+            Some((element.least, self.value()?))
+        } else {
+            None
         };
         self.skip();
         Ok(taken)

@@ -137,9 +137,10 @@ impl<'a> Nodes<'a> {
     /// Retires the overflow unit or node at `block`, which the new tree does not contain, unless
     /// another tree has it.
     pub fn retire(&self, block: u64, birth: u64) {
-        match self.space.is_inherited(birth) {
-            true => self.space.give_up(block, birth),
-            false => self.space.retire(block),
+        if self.space.is_inherited(birth) {
+            self.space.give_up(block, birth)
+        } else {
+            self.space.retire(block)
         }
         self.index.cache.cool(block);
     }

@@ -41,9 +41,10 @@ pub(super) enum Origin {
 impl Origin {
     /// Of a cell that is new or changed.
     pub fn of_new(appended: bool) -> Self {
-        match appended {
-            true => Origin::Appended,
-            false => Origin::Changed,
+        if appended {
+            Origin::Appended
+        } else {
+            Origin::Changed
         }
     }
 }

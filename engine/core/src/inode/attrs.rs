@@ -154,9 +154,10 @@ impl Attrs {
     /// fewer units than its size needs.
     fn units(&self, pending: u64) -> u64 {
         let inline = self.blocks == 0 && self.size <= MAX_INLINE as u64;
-        match inline && self.is_file() {
-            true => self.size.div_ceil(UNIT),
-            false => (self.blocks + pending) * (BLOCK_SIZE as u64 / UNIT),
+        if inline && self.is_file() {
+            self.size.div_ceil(UNIT)
+        } else {
+            (self.blocks + pending) * (BLOCK_SIZE as u64 / UNIT)
         }
     }
 

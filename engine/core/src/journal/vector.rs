@@ -64,9 +64,10 @@ fn growth_of(own: &[u8], shared: Option<&Value>) -> i64 {
 /// Bytes by which the growth for `len` bytes of values may exceed `len`: one of the values may be
 /// stored apart, in a unit that is not full.
 pub fn growth_apart(len: usize) -> i64 {
-    match is_apart(len) {
-        true => growth_of_value(MAX_WITH_USES + 1) - MAX_WITH_USES as i64,
-        false => 0,
+    if is_apart(len) {
+        growth_of_value(MAX_WITH_USES + 1) - MAX_WITH_USES as i64
+    } else {
+        0
     }
 }
 

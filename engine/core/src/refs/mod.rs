@@ -146,9 +146,12 @@ fn resolve_in<'r>(
         return Ok(found);
     }
     let frozen: Vec<&RootInfo> = history.into_iter().filter(|r| !r.writable).collect();
-    let snapshots = || match frozen.is_empty() {
-        true => "it has no snapshots".to_owned(),
-        false => listed("its snapshots are", &frozen),
+    let snapshots = || {
+        if frozen.is_empty() {
+            "it has no snapshots".to_owned()
+        } else {
+            listed("its snapshots are", &frozen)
+        }
     };
     let zone = zone()?;
     let Some(instant) = time::parse(point, now, &zone)? else {

@@ -35,12 +35,15 @@ pub(super) fn parse(text: &str, now: Time, zone: &TimeZone) -> Result<Option<Tim
         let secs = seconds(ago).and_then(|ago| now.secs.checked_sub(ago));
         return Ok(secs.map(|secs| Time { secs, ..now }));
     }
-    let end = |time: Time| match has_seconds(text) {
-        true => Time {
-            nanos: LAST_NANOSECOND,
-            ..time
-        },
-        false => time,
+    let end = |time: Time| {
+        if has_seconds(text) {
+            Time {
+                nanos: LAST_NANOSECOND,
+                ..time
+            }
+        } else {
+            time
+        }
     };
     if let Ok(absolute) = text.parse::<Timestamp>() {
         return Ok(Some(end(time_of(absolute))));

@@ -209,9 +209,10 @@ impl<'c, 'a, 'i> Changes<'c, 'a, 'i> {
 
     fn change(&mut self, kind: Kind, offset: u64, change: &Change<'_>, existed: bool) {
         let delete = matches!(change, Change::Delete(_));
-        let shrinks = match delete {
-            true => shrinkage(kind, self.state.attrs.as_ref()),
-            false => 0,
+        let shrinks = if delete {
+            shrinkage(kind, self.state.attrs.as_ref())
+        } else {
+            0
         };
         self.enter();
         if kind == Kind::Orphan {

@@ -93,9 +93,10 @@ impl Core {
     /// Waits for a change of roots that runs, and returns [`Error::Stale`] if it froze the root.
     pub fn check_head(&self, items: &ItemStore) -> Result<()> {
         let _hold = self.journal.cil().hold();
-        match items.is_head() {
-            true => Ok(()),
-            false => Err(Error::Stale),
+        if items.is_head() {
+            Ok(())
+        } else {
+            Err(Error::Stale)
         }
     }
 

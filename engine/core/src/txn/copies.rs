@@ -28,9 +28,10 @@ use cairnfs_disk::sync::atomic::{AtomicU64, Ordering};
 pub(super) fn reserve_up_to(space: &Space, units: u64, class: Class) -> Result<u64> {
     let (mut promised, mut part) = (0, units);
     while part > 0 && promised < units {
-        match space.reserve(0, part.min(units - promised), class)? {
-            true => promised += part.min(units - promised),
-            false => part /= 2,
+        if space.reserve(0, part.min(units - promised), class)? {
+            promised += part.min(units - promised)
+        } else {
+            part /= 2
         }
     }
     Ok(promised)
@@ -103,9 +104,10 @@ impl Head {
     /// Units for copies of `leaves` leaves and what is above them.
     fn cost(&self, leaves: u64) -> u64 {
         let units = self.paths(leaves);
-        match self.forked {
-            true => units,
-            false => units.min(self.left()),
+        if self.forked {
+            units
+        } else {
+            units.min(self.left())
         }
     }
 
@@ -426,9 +428,10 @@ impl Copies {
     pub fn charged(&self) -> u64 {
         let state = self.state.lock();
         let waits = |head: &Head| head.committed > 0 || head.forked;
-        match state.heads.values().any(waits) {
-            true => state.needed,
-            false => 0,
+        if state.heads.values().any(waits) {
+            state.needed
+        } else {
+            0
         }
     }
 

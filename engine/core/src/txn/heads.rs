@@ -282,9 +282,10 @@ impl Core {
     /// # Errors
     /// Those of a merge.
     pub(super) fn make_readable(&self, id: u32) -> Result<()> {
-        match self.roots.awaits_merge(id) {
-            true => self.merger.merge_roots(self),
-            false => Ok(()),
+        if self.roots.awaits_merge(id) {
+            self.merger.merge_roots(self)
+        } else {
+            Ok(())
         }
     }
 

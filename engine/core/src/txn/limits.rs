@@ -139,9 +139,10 @@ impl Limits {
             },
             // One thread for each four processors pushes: formatting takes up to a sixth of the
             // processor time of the creates whose changes it writes.
-            pushers: match cfg!(test) {
-                true => 1,
-                false => (processors / 4).clamp(1, MOST_PUSHERS) - 1,
+            pushers: if cfg!(test) {
+                1
+            } else {
+                (processors / 4).clamp(1, MOST_PUSHERS) - 1
             },
         }
     }

@@ -246,9 +246,10 @@ impl Core {
     /// # Errors
     /// The device's failure, now or earlier.
     pub fn write_much_staged(&self) -> Result<()> {
-        match self.storage.has_much_staged() {
-            true => self.write_staged(),
-            false => Ok(()),
+        if self.storage.has_much_staged() {
+            self.write_staged()
+        } else {
+            Ok(())
         }
     }
 

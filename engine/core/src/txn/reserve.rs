@@ -119,9 +119,10 @@ impl Core {
     pub fn reserve<'a>(&'a self, items: &'a ItemStore, need: Need) -> Result<Reservation<'a>> {
         self.check_changeable()?;
         self.check_held(need.class)?;
-        let charge = match items.is_heir() && need.leaves > 0 {
-            true => Some(self.charge(items, &need)?),
-            false => None,
+        let charge = if items.is_heir() && need.leaves > 0 {
+            Some(self.charge(items, &need)?)
+        } else {
+            None
         };
         let credit = Credit {
             log: need.log,
@@ -142,21 +143,23 @@ impl Core {
         let copies = self.merger.copies();
         let refusal = || self.space.refusal(0, need.leaves, Class::Ordinary);
         let charge = |space: &Space| copies.charge(space, items.payer(), need.leaves, need.class);
-        match self.reservations.reserve_with_sweep(charge)? {
-            true => Ok(Charge {
+        if self.reservations.reserve_with_sweep(charge)? {
+            Ok(Charge {
                 core: self,
                 items,
                 leaves: need.leaves,
-            }),
-            false => Err(refusal()),
+            })
+        } else {
+            Err(refusal())
         }
     }
 
     /// Returns an error if the volume is read-only or has failed.
     pub fn check_changeable(&self) -> Result<()> {
-        match self.read_only {
-            true => Err(Error::ReadOnly),
-            false => self.storage.check(),
+        if self.read_only {
+            Err(Error::ReadOnly)
+        } else {
+            self.storage.check()
         }
     }
 
@@ -172,9 +175,10 @@ impl Core {
             Class::Delete => self.dirty_bytes() >= self.limits.dirty_hard,
             Class::Merge => false,
         };
-        match refused {
-            true => self.storage.retry_held(),
-            false => Ok(()),
+        if refused {
+            self.storage.retry_held()
+        } else {
+            Ok(())
         }
     }
 
@@ -241,9 +245,10 @@ impl Core {
     ) -> Result<()> {
         self.storage.check()?;
         self.check_held(class)?;
-        match self.reservations.reserve_with_sweep(attempt)? {
-            true => Ok(()),
-            false => Err(refusal()),
+        if self.reservations.reserve_with_sweep(attempt)? {
+            Ok(())
+        } else {
+            Err(refusal())
         }
     }
 }

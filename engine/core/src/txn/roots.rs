@@ -338,11 +338,12 @@ impl Roots {
     /// Checks that the volume can have `more` roots.
     pub(super) fn check_room(&self, more: usize) -> Result<()> {
         let table = self.table.lock();
-        match table.merged.len() + table.new_ids().count() + more > MAX_ROOTS as usize {
-            true => Err(Error::Invalid(
+        if table.merged.len() + table.new_ids().count() + more > MAX_ROOTS as usize {
+            Err(Error::Invalid(
                 "the volume has as many snapshots and branches as it can have; drop some",
-            )),
-            false => Ok(()),
+            ))
+        } else {
+            Ok(())
         }
     }
 }
@@ -410,9 +411,10 @@ impl Core {
         if marked() {
             return Ok(());
         }
-        self.merger.alone(|| match marked() {
-            true => Ok(()),
-            false => {
+        self.merger.alone(|| {
+            if marked() {
+                Ok(())
+            } else {
                 let marked = self.superblocks.flip(|s| s.incompatible |= U64::new(ROOTS));
                 marked.inspect_err(|e| self.storage.fail(e.clone()))
             }

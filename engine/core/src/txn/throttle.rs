@@ -69,15 +69,17 @@ impl Core {
             let seen = self.merger.merges();
             // A merge that was running at the call and has ended since serves this caller, too.
             self.merger.wait_for_running();
-            return match self.merger.merges() == seen {
-                true => self.merge(),
-                false => Ok(()),
+            return if self.merger.merges() == seen {
+                self.merge()
+            } else {
+                Ok(())
             };
         }
         self.signals.want_merge();
-        match self.dirty_bytes() < self.limits.dirty_hard || waiting::postponed(0) {
-            true => Ok(()),
-            false => self.wait_for_memory(),
+        if self.dirty_bytes() < self.limits.dirty_hard || waiting::postponed(0) {
+            Ok(())
+        } else {
+            self.wait_for_memory()
         }
     }
 

@@ -456,9 +456,10 @@ impl Device for Storage {
             let written = self.device().write(offset, buf);
             written.map_err(|e| e.of_device("write", offset, buf.len()))
         };
-        let result = match self.held.write(piece) {
-            true => Ok(()),
-            false => self.hold_if_full(write(), piece),
+        let result = if self.held.write(piece) {
+            Ok(())
+        } else {
+            self.hold_if_full(write(), piece)
         };
         self.stamped(result).map(|_| ())
     }
@@ -469,12 +470,11 @@ impl Device for Storage {
 
     fn discard(&self, offset: u64, len: u64) -> Result<()> {
         self.check()?;
-        match self.held.discard(offset, len) {
-            true => Ok(()),
-            false => {
-                let discarded = self.device().discard(offset, len);
-                self.noted(discarded.map_err(|e| e.of_device("discard", offset, len as usize)))
-            }
+        if self.held.discard(offset, len) {
+            Ok(())
+        } else {
+            let discarded = self.device().discard(offset, len);
+            self.noted(discarded.map_err(|e| e.of_device("discard", offset, len as usize)))
         }
     }
 
@@ -491,9 +491,10 @@ impl Device for Storage {
     }
 
     fn room(&self) -> Result<Option<u64>> {
-        match self.held.is_active() {
-            true => Ok(Some(0)),
-            false => self.device().room(),
+        if self.held.is_active() {
+            Ok(Some(0))
+        } else {
+            self.device().room()
         }
     }
 

@@ -34,9 +34,10 @@ impl FrameHeader {
     pub fn decode(bytes: [u8; FRAME_HEADER]) -> Result<Self, String> {
         let [l0, l1, l2, l3, kind, ..] = bytes;
         let len = u32::from_le_bytes([l0, l1, l2, l3]) as usize;
-        match len <= MAX_PAYLOAD {
-            true => Ok(Self { bytes, kind, len }),
-            false => Err(format!("frame of {len} bytes")),
+        if len <= MAX_PAYLOAD {
+            Ok(Self { bytes, kind, len })
+        } else {
+            Err(format!("frame of {len} bytes"))
         }
     }
 

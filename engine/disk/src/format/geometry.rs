@@ -135,9 +135,10 @@ impl Geometry {
         let aligned = |block: u64| block - block % NODE_BLOCKS;
         let end = aligned(self.total_blocks - END_BLOCKS - NODE_BLOCKS);
         let middle = self.total_blocks / 2;
-        let middle = match middle > self.data_start() + BEHIND_FIXED {
-            true => middle,
-            false => self.data_start() + BEHIND_FIXED,
+        let middle = if middle > self.data_start() + BEHIND_FIXED {
+            middle
+        } else {
+            self.data_start() + BEHIND_FIXED
         };
         [end, aligned(middle)]
     }

@@ -51,12 +51,13 @@ impl After<'_> {
     }
 
     fn boundary(&self, root: &Root) -> Result<(), String> {
-        match root.state == RootState::Head || root.boundary == self.seq {
-            true => Ok(()),
-            false => Err(format!(
+        if root.state == RootState::Head || root.boundary == self.seq {
+            Ok(())
+        } else {
+            Err(format!(
                 "frozen at {} by context {}",
                 root.boundary, self.seq
-            )),
+            ))
         }
     }
 
@@ -79,9 +80,10 @@ impl After<'_> {
                 && self.is_new(new.parent)
                 && (parent.origin, parent.parent) == (id, old.parent)
         });
-        match old.parent == new.parent || replaced {
-            true => Ok(()),
-            false => Err(format!("parent {} instead of {}", new.parent, old.parent)),
+        if old.parent == new.parent || replaced {
+            Ok(())
+        } else {
+            Err(format!("parent {} instead of {}", new.parent, old.parent))
         }
     }
 
@@ -101,12 +103,13 @@ impl After<'_> {
             }
             _ => false,
         };
-        match fits {
-            true => Ok(()),
-            false => Err(format!(
+        if fits {
+            Ok(())
+        } else {
+            Err(format!(
                 "a new {:?} root made of root {} with the parent {}",
                 root.state, root.origin, root.parent
-            )),
+            ))
         }
     }
 
@@ -121,12 +124,13 @@ impl After<'_> {
             RootState::Head => self.seq.saturating_add(1),
             RootState::Frozen | RootState::Dropping => root.boundary,
         };
-        match parent.state != RootState::Head && parent.boundary < end {
-            true => Ok(()),
-            false => Err(format!(
+        if parent.state != RootState::Head && parent.boundary < end {
+            Ok(())
+        } else {
+            Err(format!(
                 "its parent {} is {:?} at {}",
                 root.parent, parent.state, parent.boundary
-            )),
+            ))
         }
     }
 

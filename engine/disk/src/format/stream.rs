@@ -134,9 +134,10 @@ impl RawOrigin {
     pub fn check(&self) -> Result<(), String> {
         let (first, sent, len) = (self.first.get(), self.sent.get(), self.len.get());
         let fits = |from: u64| from.checked_add(len).is_some_and(|end| end <= MAX_COUNTER);
-        match len > 0 && fits(first) && fits(sent) {
-            true => Ok(()),
-            false => Err(format!("{len} inodes from {sent}, made as {first}")),
+        if len > 0 && fits(first) && fits(sent) {
+            Ok(())
+        } else {
+            Err(format!("{len} inodes from {sent}, made as {first}"))
         }
     }
 }
@@ -397,9 +398,10 @@ impl<'a> Record<'a> {
             Record::Xattr { ino, name, value } => {
                 check_ino(*ino)?;
                 let len = value.map_or(0, <[u8]>::len);
-                match !name.is_empty() && !name.contains(&0) && len <= MAX_XATTR_VALUE {
-                    true => Ok(()),
-                    false => Err(format!("attribute of {} + {len} bytes", name.len())),
+                if !name.is_empty() && !name.contains(&0) && len <= MAX_XATTR_VALUE {
+                    Ok(())
+                } else {
+                    Err(format!("attribute of {} + {len} bytes", name.len()))
                 }
             }
             Record::Data { ino, offset, bytes } => {
@@ -458,18 +460,20 @@ fn decode_xattr(set: bool, payload: &[u8]) -> Option<Record<'_>> {
 
 fn check_ino(ino: u64) -> Result<(), String> {
     let user = crate::format::FIRST_USER_INO..MAX_COUNTER;
-    match ino == ROOT_INO || user.contains(&ino) {
-        true => Ok(()),
-        false => Err(format!("inode {ino}")),
+    if ino == ROOT_INO || user.contains(&ino) {
+        Ok(())
+    } else {
+        Err(format!("inode {ino}"))
     }
 }
 
 fn check_range(offset: u64, len: u64) -> Result<(), String> {
-    match offset
+    if offset
         .checked_add(len)
         .is_some_and(|end| end <= MAX_FILE_SIZE)
     {
-        true => Ok(()),
-        false => Err(format!("{len} bytes at offset {offset}")),
+        Ok(())
+    } else {
+        Err(format!("{len} bytes at offset {offset}"))
     }
 }

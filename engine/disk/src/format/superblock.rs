@@ -229,9 +229,10 @@ impl RawSuperblock {
     /// As [`Self::decode`]; it is no copy for this block.
     pub fn decode_copy(block: u64, bytes: &[u8]) -> Result<Self, Corruption> {
         let found = Self::decode_at(block, block, bytes)?;
-        match found.copy_blocks(found.slot()).any(|copy| copy == block) {
-            true => Ok(found),
-            false => Err(Corruption::new(
+        if found.copy_blocks(found.slot()).any(|copy| copy == block) {
+            Ok(found)
+        } else {
+            Err(Corruption::new(
                 block,
                 "copy of the superblock",
                 format!(
@@ -239,7 +240,7 @@ impl RawSuperblock {
                     found.generation
                 ),
                 format!("{:?}", found.copies.map(|unit| unit.get())),
-            )),
+            ))
         }
     }
 

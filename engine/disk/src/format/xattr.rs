@@ -147,9 +147,10 @@ impl ValueHash {
 
     /// The hash of a value.
     pub fn of(&self, value: &[u8]) -> u64 {
-        match value.len() > SHORT {
-            true => xxh3_64_with_secret(value, &self.secret),
-            false => value_hash(self.seed, value),
+        if value.len() > SHORT {
+            xxh3_64_with_secret(value, &self.secret)
+        } else {
+            value_hash(self.seed, value)
         }
     }
 }
@@ -321,9 +322,10 @@ pub fn decode_shared_value(item: &[u8]) -> Result<(u64, Option<&[u8]>), String> 
 
 /// Decodes the separate item of a long shared value.
 pub fn decode_shared_bytes(item: &[u8]) -> Result<&[u8], String> {
-    match is_apart(item.len()) && item.len() <= MAX_XATTR_VALUE {
-        true => Ok(item),
-        false => Err(format!("shared value of {} bytes, apart", item.len())),
+    if is_apart(item.len()) && item.len() <= MAX_XATTR_VALUE {
+        Ok(item)
+    } else {
+        Err(format!("shared value of {} bytes, apart", item.len()))
     }
 }
 

@@ -139,18 +139,22 @@ impl<'a> Changes<'a> {
         let Some(object) = &mut self.object else {
             return Ok(());
         };
-        match object.taken {
-            true => Ok(()),
-            false => object.take((&self.old, &self.new), d, &mut self.ready),
+        if object.taken {
+            Ok(())
+        } else {
+            object.take((&self.old, &self.new), d, &mut self.ready)
         }
     }
 
     fn begin_object(&mut self, d: &Difference) -> Result<()> {
         let ino = d.key.object;
         let is_item = d.key.kind == Kind::Inode;
-        let item = |tree: &FileTree<'_>, value: &Option<Vec<u8>>| match is_item {
-            true => value.as_deref().map(|v| inode_of(&d.key, v)).transpose(),
-            false => tree.inode(ino),
+        let item = |tree: &FileTree<'_>, value: &Option<Vec<u8>>| {
+            if is_item {
+                value.as_deref().map(|v| inode_of(&d.key, v)).transpose()
+            } else {
+                tree.inode(ino)
+            }
         };
         let stored = (item(&self.old, &d.old)?, item(&self.new, &d.new)?);
         if stored == (None, None) {
@@ -359,12 +363,13 @@ fn check_shared(d: &Difference) -> Result<()> {
         let decoded = decode_shared_value(item).map_err(|f| shared_damage(&d.key, f))?;
         Ok(decoded.1.map(<[u8]>::to_vec))
     };
-    match value(old)? == value(new)? {
-        true => Ok(()),
-        false => Err(Error::Unsupported(
+    if value(old)? == value(new)? {
+        Ok(())
+    } else {
+        Err(Error::Unsupported(
             "two attribute values with equal hashes took the same place in the two trees; copy the \
              files to compare them",
-        )),
+        ))
     }
 }
 

@@ -251,9 +251,10 @@ impl<'a> Patches<'a> {
                     line("new mode ", new.mode().as_bytes());
                 }
                 if old.path != new.path {
-                    let (from, to) = match self.taken_over.contains_key(&old.path) {
-                        true => ("copy from ", "copy to "),
-                        false => ("rename from ", "rename to "),
+                    let (from, to) = if self.taken_over.contains_key(&old.path) {
+                        ("copy from ", "copy to ")
+                    } else {
+                        ("rename from ", "rename to ")
                     };
                     line(from, &quoted(b"", &old.path));
                     line(to, &quoted(b"", &new.path));

@@ -210,9 +210,10 @@ impl Paths<'_> {
             if found.is_some() {
                 return Ok(found);
             }
-            match next < high {
-                true => low = next + 1,
-                false => high = middle,
+            if next < high {
+                low = next + 1
+            } else {
+                high = middle
             }
         }
         Ok(None)

@@ -204,14 +204,13 @@ impl<'a> FileTree<'a> {
         each: &mut dyn FnMut(u64, &DirEntryRef<'_>) -> Result<bool>,
     ) -> Result<()> {
         let from = Key::first_of(0);
-        self.index.scan(
-            &self.tree,
-            &from,
-            &mut |key, value| match key.kind == Kind::DirIndex {
-                true => each(key.object, &entry_of(key, value)?),
-                false => Ok(true),
-            },
-        )
+        self.index.scan(&self.tree, &from, &mut |key, value| {
+            if key.kind == Kind::DirIndex {
+                each(key.object, &entry_of(key, value)?)
+            } else {
+                Ok(true)
+            }
+        })
     }
 
     /// The bytes of an attribute's value.

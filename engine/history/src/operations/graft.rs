@@ -95,9 +95,10 @@ impl Graft {
     /// The attributes of an inode; `None` if there is none.
     pub fn attr(&self, ino: u64) -> Result<Option<Attr>> {
         // The files of the graft itself are not part of the tree.
-        match ino == self.shelf || ino == self.later {
-            true => Ok(None),
-            false => self.fs.attr_of(ino),
+        if ino == self.shelf || ino == self.later {
+            Ok(None)
+        } else {
+            self.fs.attr_of(ino)
         }
     }
 

@@ -226,10 +226,7 @@ impl Limiter<'_, '_> {
     fn copy(&mut self, ino: u64) -> Result<()> {
         // A file that is open and has no name has its number, too.
         let is_free = self.asked.related && self.asked.old.files.inode(ino)?.is_none();
-        let to = match is_free {
-            true => ino,
-            false => (self.new_ino)(),
-        };
+        let to = if is_free { ino } else { (self.new_ino)() };
         self.numbers.insert(ino, to);
         self.copies.insert(to, ino);
         Ok(())

@@ -54,11 +54,14 @@ pub fn drop_root(fs: &FileSystem, reference: &str) -> Result<()> {
 /// [`Error::NoRoot`](cairnfs_disk::Error::NoRoot); [`Error::Exists`](cairnfs_disk::Error::Exists);
 /// [`Error::Invalid`](cairnfs_disk::Error::Invalid) for a snapshot; as a snapshot of an open branch.
 pub fn snapshot(fs: &FileSystem, branch: &str, name: &str) -> Result<RootInfo> {
-    with_roots(fs, [branch], |[root]| match root.writable {
-        true => fs.open_root(root.id)?.new_snapshot(name),
-        false => Err(Error::Invalid(
-            "a snapshot of a snapshot is the same one: make a branch of it, or rename it",
-        )),
+    with_roots(fs, [branch], |[root]| {
+        if root.writable {
+            fs.open_root(root.id)?.new_snapshot(name)
+        } else {
+            Err(Error::Invalid(
+                "a snapshot of a snapshot is the same one: make a branch of it, or rename it",
+            ))
+        }
     })
 }
 

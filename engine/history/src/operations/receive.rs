@@ -131,9 +131,10 @@ impl Place {
             (_, Some((base, ranges))) => (Some(base), ranges),
             (root, None) => {
                 let volume = uuid_text(&begin.uuid);
-                let why = match has_other {
-                    true => NO_BASE_BUT_OTHER,
-                    false => NO_BASE,
+                let why = if has_other {
+                    NO_BASE_BUT_OTHER
+                } else {
+                    NO_BASE
                 };
                 return Err(Error::NoBase { volume, root, why });
             }
@@ -267,9 +268,10 @@ impl Receiving {
         self.settled = raw.ino.get();
         let kind = FileKind::from_mode(raw.mode.get());
         let size = self.look(raw.ino.get())?.map(|(_, size)| size);
-        match kind == Some(FileKind::File) && size != Some(raw.size.get()) {
-            true => self.graft.resize(here.ino.get(), raw.size.get()),
-            false => Ok(()),
+        if kind == Some(FileKind::File) && size != Some(raw.size.get()) {
+            self.graft.resize(here.ino.get(), raw.size.get())
+        } else {
+            Ok(())
         }
     }
 

@@ -101,9 +101,10 @@ impl<'a> Region<'a> {
         for (ino, _) in &one {
             rest.remove(ino);
         }
-        let several = match rest.is_empty() {
-            true => Vec::new(),
-            false => paths.all_names(rest, &self.dirs()?)?,
+        let several = if rest.is_empty() {
+            Vec::new()
+        } else {
+            paths.all_names(rest, &self.dirs()?)?
         };
         for (ino, name) in one.into_iter().chain(several) {
             if self.has(&name)? {

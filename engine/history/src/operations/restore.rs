@@ -196,24 +196,27 @@ impl Places {
                 dir = *known;
                 continue;
             }
-            let there = match self.is_missing(dir) {
-                true => None,
-                false => old.child(dir, name)?,
+            let there = if self.is_missing(dir) {
+                None
+            } else {
+                old.child(dir, name)?
             };
             dir = match there {
                 Some(there) => {
                     let inode = old.inode(there)?.ok_or(Error::NotFound)?;
-                    match is_dir(&inode) {
-                        true => there,
-                        false => return Err(Error::NotDirectory),
+                    if is_dir(&inode) {
+                        there
+                    } else {
+                        return Err(Error::NotDirectory);
                     }
                 }
                 None => {
                     let name = name.to_vec();
                     self.missing.insert(from, Name { dir, name });
-                    match related && old.inode(from)?.is_none() {
-                        true => from,
-                        false => new_ino(),
+                    if related && old.inode(from)?.is_none() {
+                        from
+                    } else {
+                        new_ino()
                     }
                 }
             };

@@ -38,10 +38,13 @@ pub fn send<W: Write>(fs: &FileSystem, out: W, root: &str, base: Option<&str>) -
 }
 
 fn snapshot(fs: &FileSystem, reference: &str) -> Result<Frozen> {
-    with_roots(fs, [reference], |[root]| match root.writable {
-        true => Err(Error::Invalid(
-            "a branch changes while it is sent: make a snapshot of it, and send that",
-        )),
-        false => Frozen::of(fs, root.clone()),
+    with_roots(fs, [reference], |[root]| {
+        if root.writable {
+            Err(Error::Invalid(
+                "a branch changes while it is sent: make a snapshot of it, and send that",
+            ))
+        } else {
+            Frozen::of(fs, root.clone())
+        }
     })
 }

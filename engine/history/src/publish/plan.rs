@@ -157,9 +157,10 @@ impl Planner<'_> {
             let Some(above) = ours.gained.first().cloned() else {
                 break;
             };
-            version = match self.merged.in_base(above.dir) {
-                true => Version::Base,
-                false => Version::Ours,
+            version = if self.merged.in_base(above.dir) {
+                Version::Base
+            } else {
+                Version::Ours
             };
             below.push(std::mem::replace(&mut at, above).name);
         }
@@ -262,9 +263,10 @@ impl Planner<'_> {
             self.add(path, kind, slot.inodes());
         }
         if !holders.is_empty() && !self.merged.survives(name.dir) {
-            let gone = match self.merged.exists(Side::Ours, name.dir) {
-                true => Side::Theirs,
-                false => Side::Ours,
+            let gone = if self.merged.exists(Side::Ours, name.dir) {
+                Side::Theirs
+            } else {
+                Side::Ours
             };
             let path = self.path_of(name.dir)?;
             let inodes = holders.into_iter().chain([name.dir]);

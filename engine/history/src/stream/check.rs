@@ -152,9 +152,10 @@ impl Checker {
             Some(FileKind::Symlink) => cairnfs_disk::format::MAX_SYMLINK as u64,
             _ => 0,
         };
-        match size <= most {
-            true => Ok(()),
-            false => refuse(format!("inode {ino} of {size} bytes")),
+        if size <= most {
+            Ok(())
+        } else {
+            refuse(format!("inode {ino} of {size} bytes"))
         }
     }
 
@@ -188,9 +189,10 @@ impl Checker {
     }
 
     fn fill_end(&self) -> Result<()> {
-        match self.filled.target {
-            true => refuse(format!("symbolic link {} has no target", self.filled.ino)),
-            false => Ok(()),
+        if self.filled.target {
+            refuse(format!("symbolic link {} has no target", self.filled.ino))
+        } else {
+            Ok(())
         }
     }
 

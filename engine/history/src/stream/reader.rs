@@ -82,9 +82,10 @@ fn read_frame(from: &mut impl Read, frame: &mut Vec<u8>) -> Result<FrameHeader> 
     let len = header.payload_len();
     frame.clear();
     let read = from.by_ref().take(len as u64).read_to_end(frame)?;
-    match read == len {
-        true => Ok(header),
-        false => Err(cut_off()),
+    if read == len {
+        Ok(header)
+    } else {
+        Err(cut_off())
     }
 }
 

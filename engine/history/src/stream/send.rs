@@ -36,9 +36,10 @@ pub fn send<W: Write>(
         sender.unlinks()?;
     }
     sender.links()?;
-    match old.is_empty() {
-        true => Ok(()),
-        false => sender.removals(),
+    if old.is_empty() {
+        Ok(())
+    } else {
+        sender.removals()
     }
 }
 
@@ -92,9 +93,10 @@ impl<W: Write> Sender<'_, '_, W> {
                 };
                 // The root directory is in every tree, also in the empty one.
                 let is_new = old.is_none() && ino != ROOT_INO;
-                sender.writer.put(&match is_new {
-                    true => Record::Create(raw),
-                    false => Record::Change(raw),
+                sender.writer.put(&if is_new {
+                    Record::Create(raw)
+                } else {
+                    Record::Change(raw)
                 })
             }
             Change::Xattr { ino, name, new, .. } => sender.writer.put(&Record::Xattr {

@@ -24,9 +24,10 @@ impl<W: Write> StreamWriter<W> {
     /// # Errors
     /// The output failed.
     pub fn new(mut out: W, begin: RawBegin, origins: &[RawOrigin]) -> Result<Self> {
-        let (preamble, chain) = Chain::begin(match origins.is_empty() {
-            true => STREAM_VERSION,
-            false => STREAM_VERSION_ORIGINS,
+        let (preamble, chain) = Chain::begin(if origins.is_empty() {
+            STREAM_VERSION
+        } else {
+            STREAM_VERSION_ORIGINS
         });
         out.write_all(&preamble)?;
         let mut writer = Self {

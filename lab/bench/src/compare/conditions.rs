@@ -110,9 +110,10 @@ impl Conditions {
 /// Quotes an argument for a shell.
 fn quoted(arg: &str) -> String {
     let plain = |c: char| c.is_alphanumeric() || "-_./,:=+@%".contains(c);
-    match !arg.is_empty() && arg.chars().all(plain) {
-        true => arg.to_owned(),
-        false => format!("'{}'", arg.replace('\'', r"'\''")),
+    if !arg.is_empty() && arg.chars().all(plain) {
+        arg.to_owned()
+    } else {
+        format!("'{}'", arg.replace('\'', r"'\''"))
     }
 }
 

@@ -41,9 +41,10 @@ pub fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     let upper = *sorted.get(sorted.len() / 2)?;
-    match sorted.len().is_multiple_of(2) {
-        true => Some(f64::midpoint(*sorted.get(sorted.len() / 2 - 1)?, upper)),
-        false => Some(upper),
+    if sorted.len().is_multiple_of(2) {
+        Some(f64::midpoint(*sorted.get(sorted.len() / 2 - 1)?, upper))
+    } else {
+        Some(upper)
     }
 }
 

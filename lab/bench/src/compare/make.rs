@@ -213,12 +213,11 @@ impl Mount {
             .wait(daemon, Some(PATIENCE), |id| spent = cpu_of(id))?;
         self.state.daemon = None;
         self.state.before += spent;
-        match status.success() {
-            true => Ok(()),
-            false => {
-                let said = fs::read_to_string(&self.spot.log).unwrap_or_default();
-                Err(format!("the daemon of {} failed: {}", self.system, said.trim()).into())
-            }
+        if status.success() {
+            Ok(())
+        } else {
+            let said = fs::read_to_string(&self.spot.log).unwrap_or_default();
+            Err(format!("the daemon of {} failed: {}", self.system, said.trim()).into())
         }
     }
 

@@ -151,9 +151,10 @@ fn tasks(args: &Compare) -> Result<Vec<Task>> {
     let mut tasks = Vec::new();
     for title in titles {
         let task = Task::parse(title)?;
-        match args.threads.is_empty() {
-            true => tasks.push(task),
-            false => tasks.extend(task.with_threads(&args.threads)?),
+        if args.threads.is_empty() {
+            tasks.push(task)
+        } else {
+            tasks.extend(task.with_threads(&args.threads)?)
         }
     }
     for program in &args.external {
@@ -232,9 +233,10 @@ fn show(args: &Compare, found: &Found, out: &mut dyn Write) -> Result<()> {
         }
         None => {}
     }
-    let form = match args.markdown {
-        true => Form::Markdown,
-        false => Form::Text,
+    let form = if args.markdown {
+        Form::Markdown
+    } else {
+        Form::Text
     };
     if args.mechanisms {
         let conditions = &found.conditions;

@@ -70,9 +70,10 @@ fn colour(system: System) -> &'static str {
 }
 
 fn fill(system: System) -> String {
-    match system.in_process() {
-        true => hatched(system.name()),
-        false => colour(system).to_owned(),
+    if system.in_process() {
+        hatched(system.name())
+    } else {
+        colour(system).to_owned()
     }
 }
 
@@ -91,9 +92,10 @@ fn framed(
     let mut x = MARGIN;
     for system in &found.systems {
         picture.rect((x, 52.0), (22.0, 16.0), &fill(*system), colour(*system));
-        let label = match system.in_process() {
-            true => format!("{system} (in-process)"),
-            false => system.name().to_owned(),
+        let label = if system.in_process() {
+            format!("{system} (in-process)")
+        } else {
+            system.name().to_owned()
         };
         picture.text((x + 28.0, 65.0), Anchor::Start, Type::Plain, &label);
         x += 52.0 + label.len() as f64 * 8.4;
@@ -260,9 +262,10 @@ enum Scale {
 impl Scale {
     /// Selects a linear scale unless the smallest values would be indistinguishable from zero.
     fn of(least: f64, most: f64) -> Self {
-        match least > 0.0 && most / least > 12.0 {
-            true => Scale::Logarithmic(least.log10().floor() as i32, most.log10().ceil() as i32),
-            false => Scale::Linear(nice(most)),
+        if least > 0.0 && most / least > 12.0 {
+            Scale::Logarithmic(least.log10().floor() as i32, most.log10().ceil() as i32)
+        } else {
+            Scale::Linear(nice(most))
         }
     }
 

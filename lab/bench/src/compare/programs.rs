@@ -20,18 +20,20 @@ impl Programs {
     pub fn find() -> Result<Self> {
         let own = std::env::current_exe()?;
         let beside = own.with_file_name(CAIRNFS);
-        let cairnfs = match beside.is_file() {
-            true => beside,
-            false => CAIRNFS.into(),
+        let cairnfs = if beside.is_file() {
+            beside
+        } else {
+            CAIRNFS.into()
         };
         Ok(Self { cairnfs, own })
     }
 
     /// Fails if there is no `cairnfs`.
     pub fn check(&self) -> Result<()> {
-        match self.cairnfs.is_file() || is_in_path(CAIRNFS) {
-            true => Ok(()),
-            false => Err("cairnfs is missing: install it beside this program, or in PATH".into()),
+        if self.cairnfs.is_file() || is_in_path(CAIRNFS) {
+            Ok(())
+        } else {
+            Err("cairnfs is missing: install it beside this program, or in PATH".into())
         }
     }
 }

@@ -157,16 +157,18 @@ impl fmt::Display for System {
 
 /// Fails if a program is not installed, with a text that names its package (in Debian).
 pub fn needs(program: &str, package: &str) -> Result<()> {
-    match is_in_path(program) {
-        true => Ok(()),
-        false => Err(format!("{program} is missing: install the package {package}").into()),
+    if is_in_path(program) {
+        Ok(())
+    } else {
+        Err(format!("{program} is missing: install the package {package}").into())
     }
 }
 
 fn needs_fuse() -> Result<()> {
-    match Path::new("/dev/fuse").exists() {
-        true => Ok(()),
-        false => Err("/dev/fuse is missing: `modprobe fuse`".into()),
+    if Path::new("/dev/fuse").exists() {
+        Ok(())
+    } else {
+        Err("/dev/fuse is missing: `modprobe fuse`".into())
     }
 }
 

@@ -46,9 +46,12 @@ impl Table {
         let widths: Vec<usize> = (0..self.head.len()).map(width).collect();
         for line in all() {
             let cells = line.iter().zip(&widths).enumerate();
-            let padded = cells.map(|(column, (cell, width))| match column < self.words {
-                true => format!("{cell:<width$}"),
-                false => format!("{cell:>width$}"),
+            let padded = cells.map(|(column, (cell, width))| {
+                if column < self.words {
+                    format!("{cell:<width$}")
+                } else {
+                    format!("{cell:>width$}")
+                }
             });
             let text = padded.collect::<Vec<_>>().join("  ");
             writeln!(out, "  {}", text.trim_end())?;
@@ -220,9 +223,10 @@ fn ratios_of(ours: usize, system: System, rows: &[Row], systems: &[System]) -> T
             .collect()
     });
     let head = ["phase", "figure"].map(str::to_owned).into_iter();
-    let how = match system.in_process() {
-        true => "in-process",
-        false => "through system calls",
+    let how = if system.in_process() {
+        "in-process"
+    } else {
+        "through system calls"
     };
     Table {
         title: format!(

@@ -115,9 +115,10 @@ impl Undo {
             (all_of(printed), said.join().unwrap_or_default())
         });
         let status = self.wait(&mut child, None, |_| {})?;
-        match status.success() {
-            true => Ok(printed),
-            false => Err(failed(command, status, &format!("{said}{printed}"))),
+        if status.success() {
+            Ok(printed)
+        } else {
+            Err(failed(command, status, &format!("{said}{printed}")))
         }
     }
 

@@ -129,10 +129,7 @@ pub trait Dir {
         if !contents.is_empty() {
             file.write_at(contents, 0)?;
         }
-        match sync {
-            true => file.sync(),
-            false => Ok(()),
-        }
+        if sync { file.sync() } else { Ok(()) }
     }
 
     /// Lists the directory and gets the attributes of every entry; returns the number of entries
@@ -212,9 +209,10 @@ impl Paths {
     fn with<R>(&self, name: &str, what: impl FnOnce(&Path) -> R) -> R {
         let mut bytes = self.bytes.borrow_mut();
         let dir = self.dir.as_os_str().as_bytes();
-        match bytes.is_empty() {
-            true => bytes.extend_from_slice(&[dir, b"/"].concat()),
-            false => bytes.truncate(dir.len() + 1),
+        if bytes.is_empty() {
+            bytes.extend_from_slice(&[dir, b"/"].concat())
+        } else {
+            bytes.truncate(dir.len() + 1)
         }
         bytes.extend_from_slice(name.as_bytes());
         what(Path::new(OsStr::from_bytes(&bytes)))

@@ -149,12 +149,11 @@ fn run(program: &str, words: &[&str], paths: &[&Path]) -> Result<()> {
     let mut command = Command::new(program);
     let done = command.args(words).args(paths).output();
     let done = done.map_err(|e| at(program, e))?;
-    match done.status.success() {
-        true => Ok(()),
-        false => {
-            let messages = String::from_utf8_lossy(&done.stderr);
-            let first: Vec<&str> = messages.trim().lines().take(SHOWN).collect();
-            Err(at(program, first.join("\n")))
-        }
+    if done.status.success() {
+        Ok(())
+    } else {
+        let messages = String::from_utf8_lossy(&done.stderr);
+        let first: Vec<&str> = messages.trim().lines().take(SHOWN).collect();
+        Err(at(program, first.join("\n")))
     }
 }

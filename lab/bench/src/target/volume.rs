@@ -61,9 +61,10 @@ impl Target for Opened {
     }
 
     fn interface(&self) -> &'static str {
-        match self.by_inode {
-            true => "in-process, library by inode",
-            false => "in-process, library by path",
+        if self.by_inode {
+            "in-process, library by inode"
+        } else {
+            "in-process, library by path"
         }
     }
 
@@ -80,13 +81,14 @@ impl Target for Opened {
     }
 
     fn tree<'a>(&'a self, path: &str, git: bool) -> Result<Box<dyn Tree + 'a>> {
-        match git {
-            true => Err("git forks directories only: --target DIRECTORY".into()),
-            false => Ok(Box::new(VolumeTree::make(
+        if git {
+            Err("git forks directories only: --target DIRECTORY".into())
+        } else {
+            Ok(Box::new(VolumeTree::make(
                 self.volume(),
                 self.by_inode,
                 path,
-            )?)),
+            )?))
         }
     }
 
@@ -117,9 +119,10 @@ impl Target for Opened {
 
 /// Opens a directory of a volume.
 pub fn dir<'a>(volume: Volume, by_inode: bool, path: &str) -> Result<Box<dyn Dir + 'a>> {
-    Ok(match by_inode {
-        true => Box::new(engine::dir(&volume, path)?),
-        false => Box::new(library::dir(volume, path)),
+    Ok(if by_inode {
+        Box::new(engine::dir(&volume, path)?)
+    } else {
+        Box::new(library::dir(volume, path))
     })
 }
 

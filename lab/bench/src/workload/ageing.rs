@@ -76,9 +76,10 @@ impl Workload for Ageing {
         if !(1..=ROUNDS.len()).contains(&self.rounds) {
             return Err(format!("--rounds must be from 1 to {}", ROUNDS.len()).into());
         }
-        match self.share() < 2 << LARGEST {
-            true => Err("--bytes must be at least 2M for each thread".into()),
-            false => Ok(()),
+        if self.share() < 2 << LARGEST {
+            Err("--bytes must be at least 2M for each thread".into())
+        } else {
+            Ok(())
         }
     }
 
@@ -133,9 +134,10 @@ impl Ageing {
     }
 
     fn reopen(&self, phases: &mut Phases<'_>) -> Result<()> {
-        match self.cold {
-            true => phases.meter.reopen(),
-            false => Ok(()),
+        if self.cold {
+            phases.meter.reopen()
+        } else {
+            Ok(())
         }
     }
 }

@@ -29,9 +29,10 @@ impl Workload for Dirfsync {
 
     fn check(&self) -> Result<()> {
         at_least_one(&[("--adds", self.adds), ("--deletes", self.deletes)])?;
-        match self.deletes > self.adds {
-            true => Err("--deletes cannot be more than --adds".into()),
-            false => Ok(()),
+        if self.deletes > self.adds {
+            Err("--deletes cannot be more than --adds".into())
+        } else {
+            Ok(())
         }
     }
 

@@ -210,14 +210,15 @@ impl Fsmark {
     }
 
     fn has_size(&self, file: u64, found: u64) -> Result<()> {
-        match found == self.size {
-            true => Ok(()),
-            false => Err(format!(
+        if found == self.size {
+            Ok(())
+        } else {
+            Err(format!(
                 "{} should have {} bytes, but has {found}",
                 file_name(file),
                 self.size
             )
-            .into()),
+            .into())
         }
     }
 

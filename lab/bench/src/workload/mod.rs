@@ -115,9 +115,10 @@ pub fn measure_on(
     let mut phases = Phases::begin(target, threads, keep, |worker| workload.prepare(worker))?;
     workload.measure(&mut phases)?;
     let mut meter = phases.end()?;
-    match workload.lives().is_some() && closes {
-        true => meter.once("close", || target.close())?,
-        false => target.close()?,
+    if workload.lives().is_some() && closes {
+        meter.once("close", || target.close())?
+    } else {
+        target.close()?
     }
     Ok(report(workload, target, meter))
 }
@@ -164,8 +165,9 @@ fn at_least_one(settings: &[(&str, u64)]) -> Result<()> {
 
 /// Refuses sizes that may not fit in memory, which holds the data once.
 fn at_most_1g(what: &str, bytes: u64) -> Result<()> {
-    match bytes > 1 << 30 {
-        true => Err(format!("{what} may be at most 1G").into()),
-        false => Ok(()),
+    if bytes > 1 << 30 {
+        Err(format!("{what} may be at most 1G").into())
+    } else {
+        Ok(())
     }
 }

@@ -131,9 +131,10 @@ impl Mutator<'_> {
         let from = self.random.number() % len;
         let mut how = "log blocks overwritten, LSN".to_owned();
         for i in 0..1 + self.random.number() % 6 {
-            let at = match side_by_side {
-                true => (from + i).min(len - 1),
-                false => self.random.number() % len,
+            let at = if side_by_side {
+                (from + i).min(len - 1)
+            } else {
+                self.random.number() % len
             };
             let mut bytes = vec![0; BLOCK_SIZE];
             match self.random.below(3) {

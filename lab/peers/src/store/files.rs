@@ -30,9 +30,10 @@ pub fn create(dir: &Path, setup: Setup) -> Result<Box<dyn Store>> {
 
 impl Files {
     fn made_durable(&self) -> Result<()> {
-        match self.durable {
-            true => Ok(self.dir.sync_all()?),
-            false => Ok(()),
+        if self.durable {
+            Ok(self.dir.sync_all()?)
+        } else {
+            Ok(())
         }
     }
 }

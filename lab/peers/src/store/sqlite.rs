@@ -28,10 +28,7 @@ impl Sqlite {
     fn connect(&self) -> Result<Connection> {
         let connection = Connection::open(&self.path)?;
         connection.busy_timeout(Duration::from_secs(60))?;
-        let synchronous = match self.setup.durable {
-            true => "FULL",
-            false => "OFF",
-        };
+        let synchronous = if self.setup.durable { "FULL" } else { "OFF" };
         let kibibytes = self.setup.cache >> 10;
         connection.execute_batch(&format!(
             "PRAGMA journal_mode=WAL; PRAGMA synchronous={synchronous}; PRAGMA cache_size=-{kibibytes}"

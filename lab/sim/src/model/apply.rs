@@ -69,9 +69,10 @@ impl Model {
                     Some(offset) => (offset, n as usize),
                     None => (n, data.len()),
                 };
-                let needs = match len > 0 {
-                    true => self.kill_privileges(ino, kill).into_iter().collect(),
-                    false => Vec::new(),
+                let needs = if len > 0 {
+                    self.kill_privileges(ino, kill).into_iter().collect()
+                } else {
+                    Vec::new()
                 };
                 self.write(ino, at, data.get(..len).unwrap_or(data), needs);
             }
@@ -463,9 +464,10 @@ fn set_access_list(facts: &mut Facts, value: &[u8], kill: KillPrivileges) {
     if matches!(kill, KillPrivileges::ByGroup(gid) if gid != facts.gid) {
         facts.mode &= !SET_GROUP_ID;
     }
-    match list.is_minimal() {
-        true => facts.xattrs.remove(acl::ACCESS),
-        false => facts.xattrs.insert(acl::ACCESS.to_vec(), value.to_vec()),
+    if list.is_minimal() {
+        facts.xattrs.remove(acl::ACCESS)
+    } else {
+        facts.xattrs.insert(acl::ACCESS.to_vec(), value.to_vec())
     };
 }
 
@@ -504,10 +506,13 @@ fn shown(call: &Call<'_>, outcome: &Outcome<'_>) -> String {
         Call::SetAccessList { ino, .. } => format!("set access list of {ino}"),
         Call::SetXattr { ino, name: n, .. } => format!("set attribute {} of {ino}", name(n)),
         Call::RemoveXattr { ino, name: n } => format!("remove attribute {} of {ino}", name(n)),
-        Call::Fsync { ino, data_only } => match data_only {
-            true => format!("fdatasync {ino}"),
-            false => format!("fsync {ino}"),
-        },
+        Call::Fsync { ino, data_only } => {
+            if data_only {
+                format!("fdatasync {ino}")
+            } else {
+                format!("fsync {ino}")
+            }
+        }
         Call::FsyncAll { inodes } => format!("fsync of {inodes:?}"),
         Call::Sync => "sync".into(),
         Call::Snapshot { name } => format!("snapshot {name}"),

@@ -237,9 +237,10 @@ impl Search<'_> {
             ),
             Why::Seen => ("atomic", "in a state that no call left".into()),
         };
-        let (promise, reason) = match before || !matches!(why, Why::Promised(_)) {
-            true => (promise, reason),
-            false => ("atomic", "in a state that no call left".into()),
+        let (promise, reason) = if before || !matches!(why, Why::Promised(_)) {
+            (promise, reason)
+        } else {
+            ("atomic", "in a state that no call left".into())
         };
         Violation {
             promise,

@@ -277,9 +277,10 @@ fn settles(image: Image) -> Result<(), String> {
         return Err(format!("unsound: {}", first.message));
     }
     let (first, after) = opened(image)?;
-    match first == tree_of(&after)? {
-        true => Ok(()),
-        false => Err("opened again, it holds something else".into()),
+    if first == tree_of(&after)? {
+        Ok(())
+    } else {
+        Err("opened again, it holds something else".into())
     }
 }
 

@@ -137,9 +137,10 @@ fn request_of_two_transactions_is_detected() {
     let start = base();
     let failures = |one: bool| {
         let run = Run::begin(start.clone(), &options(4), 1).unwrap();
-        match one {
-            true => run.request(|| two_calls(run.fs())),
-            false => two_calls(run.fs()),
+        if one {
+            run.request(|| two_calls(run.fs()))
+        } else {
+            two_calls(run.fs())
         }
         explore(&run.end(), &DEPTH, &mut |_| {}).failures
     };

@@ -86,9 +86,10 @@ impl Ending {
 
 impl Watch for Ending {
     fn go_on(&self) -> cairnfs_backup::Result<()> {
-        match self.at_once.load(Ordering::Relaxed) {
-            true => Err(Error::Interrupted),
-            false => Ok(()),
+        if self.at_once.load(Ordering::Relaxed) {
+            Err(Error::Interrupted)
+        } else {
+            Ok(())
         }
     }
 }
@@ -98,9 +99,10 @@ struct UntilLast<'a>(&'a Ending);
 
 impl Watch for UntilLast<'_> {
     fn go_on(&self) -> cairnfs_backup::Result<()> {
-        match self.0.soon.load(Ordering::Relaxed) {
-            true => Err(Error::Interrupted),
-            false => self.0.go_on(),
+        if self.0.soon.load(Ordering::Relaxed) {
+            Err(Error::Interrupted)
+        } else {
+            self.0.go_on()
         }
     }
 }

@@ -93,9 +93,10 @@ impl Waits {
 
     fn first_before(&self, mark: u64) -> Option<Answer> {
         let mut state = self.lock();
-        let (_, answer) = match state.answered < mark {
-            true => state.waiting.pop_front()?,
-            false => return None,
+        let (_, answer) = if state.answered < mark {
+            state.waiting.pop_front()?
+        } else {
+            return None;
         };
         state.answered += 1;
         Some(answer)

@@ -274,9 +274,10 @@ fn watch(caller: UnixStream, policy: &impl MountPolicy, device: &str) -> io::Res
         }
     };
     // A mount that ends at once is told before this is. The caller expects either.
-    match policy.watch(device, Box::new(watcher)) {
-        true => send(&caller, &Answer::Watching, &[]),
-        false => send(&caller, &Answer::Unknown, &[]),
+    if policy.watch(device, Box::new(watcher)) {
+        send(&caller, &Answer::Watching, &[])
+    } else {
+        send(&caller, &Answer::Unknown, &[])
     }
 }
 

@@ -30,12 +30,11 @@ impl SocketName {
 
     /// Of the volume in this file or device.
     pub fn of(volume: &Metadata) -> Self {
-        match volume.file_type().is_block_device() {
-            true => {
-                let (major, minor) = (major(volume.rdev()), minor(volume.rdev()));
-                Self(format!("block-{major}-{minor}"))
-            }
-            false => Self::of_file(volume.dev(), volume.ino()),
+        if volume.file_type().is_block_device() {
+            let (major, minor) = (major(volume.rdev()), minor(volume.rdev()));
+            Self(format!("block-{major}-{minor}"))
+        } else {
+            Self::of_file(volume.dev(), volume.ino())
         }
     }
 }

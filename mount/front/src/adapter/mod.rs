@@ -107,9 +107,10 @@ impl Adapter {
     fn wait_for_kernel(&self, bounded: bool) -> Result<Arc<()>, Errno> {
         let one = Arc::clone(&self.for_kernel);
         // The adapter has one reference, too.
-        match bounded && Arc::strong_count(&one) > WAITING_FOR_KERNEL + 1 {
-            true => Err(Errno::new(libc::EBUSY)),
-            false => Ok(one),
+        if bounded && Arc::strong_count(&one) > WAITING_FOR_KERNEL + 1 {
+            Err(Errno::new(libc::EBUSY))
+        } else {
+            Ok(one)
         }
     }
 
@@ -121,9 +122,10 @@ impl Adapter {
             Err(refused) => return reply.error(refused.into()),
         };
         let request = FsyncRequest { ino, data_only };
-        let waiting = match reply.may_wait() {
-            true => &self.waiting,
-            false => &self.waiting_for_rings,
+        let waiting = if reply.may_wait() {
+            &self.waiting
+        } else {
+            &self.waiting_for_rings
         };
         self.syncs.sync(request, waiting, move |outcome| {
             reply_empty(reply, outcome.map_err(Errno::from));
@@ -166,10 +168,8 @@ impl Server for Adapter {
     }
 
     fn hand_over(&self, again: bool, job: Job) {
-        self.late.run_elsewhere(move |_under_way| match again {
-            true => uncounted(job),
-            false => job(),
-        });
+        self.late
+            .run_elsewhere(move |_under_way| if again { uncounted(job) } else { job() });
     }
 
     fn announce_waits(&self, before: Box<dyn Fn()>) {
@@ -365,9 +365,12 @@ impl Server for Adapter {
         self.ops.received(Operation::Write);
         let (ino, offset, data) = (from.ino, write.offset, write.data);
         let killer = write.kill_suidgid.then(|| caller(from));
-        let written = writing_back(&self.ops, "write", ino, || match write.cached {
-            true => self.ops.write_cached(ino, offset, data, killer),
-            false => self.ops.write(ino, offset, data, killer),
+        let written = writing_back(&self.ops, "write", ino, || {
+            if write.cached {
+                self.ops.write_cached(ino, offset, data, killer)
+            } else {
+                self.ops.write(ino, offset, data, killer)
+            }
         });
         match written {
             Ok(len) => reply.written(len as u32),
@@ -450,9 +453,10 @@ impl Server for Adapter {
     /// file's group nor has the capability to keep the bit.
     fn setxattr(&self, from: &Header, set: &Setxattr<'_>, reply: ReplyEmpty) {
         self.ops.received(Operation::Setxattr);
-        let kill = match set.kill_sgid {
-            true => KillPrivileges::ByGroup(from.gid),
-            false => KillPrivileges::No,
+        let kill = if set.kill_sgid {
+            KillPrivileges::ByGroup(from.gid)
+        } else {
+            KillPrivileges::No
         };
         let flags = set.flags.cast_signed();
         let outcome = guarded(&self.ops, "setxattr", from.ino, || {

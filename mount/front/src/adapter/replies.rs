@@ -140,9 +140,10 @@ pub(super) fn reply_empty(reply: ReplyEmpty, outcome: Result<(), Errno>) {
 /// How long the kernel may cache attributes of a reply to SETATTR. While the mount is being ended
 /// they expire at once, so that the kernel must ask before it accepts more data.
 pub(super) fn ttl(ops: &Ops) -> Duration {
-    match ops.admission().is_open() {
-        true => TTL,
-        false => Duration::ZERO,
+    if ops.admission().is_open() {
+        TTL
+    } else {
+        Duration::ZERO
     }
 }
 

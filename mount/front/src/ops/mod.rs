@@ -254,9 +254,10 @@ impl Ops {
 
     /// The node of the directory that has listed an inode, probably.
     fn listed_in(&self, place: &Place) -> Option<u64> {
-        let parent = match place.mounted {
-            true => place.fs.parent_hint(place.ino)?,
-            false => return None,
+        let parent = if place.mounted {
+            place.fs.parent_hint(place.ino)?
+        } else {
+            return None;
         };
         (parent != place.ino).then(|| self.trees.known(parent))
     }

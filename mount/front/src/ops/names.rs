@@ -68,16 +68,15 @@ impl Ops {
             Ok(_) => !place.bound && self.trees.known(place.ino) == node,
             Err(_) => false,
         };
-        match is_its_id {
-            true => Ok(Found {
+        if is_its_id {
+            Ok(Found {
                 node,
                 attr: place.shown(attr),
-            }),
-            false => {
-                let uses = self.trees.gives_back(node, 1);
-                place.fs.forget(place.ino, uses);
-                Err(STALE)
-            }
+            })
+        } else {
+            let uses = self.trees.gives_back(node, 1);
+            place.fs.forget(place.ino, uses);
+            Err(STALE)
         }
     }
 
@@ -197,9 +196,10 @@ impl Ops {
         };
         self.on(from.0, |old| {
             let new = self.trees.place(to.0)?;
-            match Arc::ptr_eq(&old.fs, &new.fs) {
-                true => Ok(old.fs.rename(old.ino, from.1, new.ino, to.1, mode)?),
-                false => Err(STALE),
+            if Arc::ptr_eq(&old.fs, &new.fs) {
+                Ok(old.fs.rename(old.ino, from.1, new.ino, to.1, mode)?)
+            } else {
+                Err(STALE)
             }
         })
     }
@@ -234,9 +234,10 @@ impl Ops {
             let Some(attr) = attr else {
                 return each(entry, None);
             };
-            let node = match entry.is_dots() {
-                true => attr.ino,
-                false => self.trees.took(attr.ino),
+            let node = if entry.is_dots() {
+                attr.ino
+            } else {
+                self.trees.took(attr.ino)
             };
             let fits = each(entry, Some(&Found { node, attr: *attr }));
             sent += u32::from(fits);

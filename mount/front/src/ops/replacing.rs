@@ -161,9 +161,10 @@ impl Ops {
             let Some(node) = node(ino).filter(|_| !left.contains_key(&ino)) else {
                 continue;
             };
-            match changed.is_dir {
-                true => stale.listings.push(node),
-                false => stale.attributes.push(node),
+            if changed.is_dir {
+                stale.listings.push(node)
+            } else {
+                stale.attributes.push(node)
             }
         }
         stale

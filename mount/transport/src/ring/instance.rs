@@ -121,9 +121,10 @@ impl<'a> Uring<'a> {
         let mut probe = Probe::new();
         uring.submitter().register_probe(&mut probe)?;
         let needed = [opcode::UringCmd80::CODE, opcode::PollAdd::CODE];
-        match needed.into_iter().all(|code| probe.is_supported(code)) {
-            true => Ok(Self { uring, doorbell }),
-            false => Err(io::ErrorKind::Unsupported.into()),
+        if needed.into_iter().all(|code| probe.is_supported(code)) {
+            Ok(Self { uring, doorbell })
+        } else {
+            Err(io::ErrorKind::Unsupported.into())
         }
     }
 

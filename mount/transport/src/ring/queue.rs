@@ -217,9 +217,10 @@ impl<I: Instance> Ring<I> {
                 return Ok(());
             }
             self.rest()?;
-            match self.is_idle() {
-                true => self.wait(polled)?,
-                false => self.submit()?,
+            if self.is_idle() {
+                self.wait(polled)?
+            } else {
+                self.submit()?
             }
         }
     }
@@ -258,23 +259,23 @@ impl<I: Instance> Ring<I> {
             }
             self.sweep();
         }
-        match self.outbox.may_sleep() {
-            true => {
-                let since = Instant::now();
-                self.enter(self.sleep())?;
-                self.outbox.awake();
-                self.timer.slept(since, Instant::now());
-                Ok(())
-            }
-            false => self.submit(),
+        if self.outbox.may_sleep() {
+            let since = Instant::now();
+            self.enter(self.sleep())?;
+            self.outbox.awake();
+            self.timer.slept(since, Instant::now());
+            Ok(())
+        } else {
+            self.submit()
         }
     }
 
     /// How to sleep: until memory can be given back, if there is much.
     fn sleep(&self) -> Wait {
-        match self.large > KEPT {
-            true => Wait::AtMost(self.sweep_after),
-            false => Wait::Completion,
+        if self.large > KEPT {
+            Wait::AtMost(self.sweep_after)
+        } else {
+            Wait::Completion
         }
     }
 
@@ -481,9 +482,10 @@ impl<I: Instance> Ring<I> {
 
     /// Submits what was pushed, and lets the kernel do deferred work.
     fn submit(&mut self) -> io::Result<()> {
-        match self.pushed || self.instance.is_ready() {
-            true => self.enter(Wait::No),
-            false => Ok(()),
+        if self.pushed || self.instance.is_ready() {
+            self.enter(Wait::No)
+        } else {
+            Ok(())
         }
     }
 

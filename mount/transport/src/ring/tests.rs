@@ -487,9 +487,10 @@ impl Server for Slow {
             owed: unique.is_multiple_of(5).then(|| {
                 let settle = move || {
                     settled.fetch_add(1, Ordering::Relaxed);
-                    match unique.is_multiple_of(2) {
-                        true => Ok(()),
-                        false => Err(Errno::EIO),
+                    if unique.is_multiple_of(2) {
+                        Ok(())
+                    } else {
+                        Err(Errno::EIO)
                     }
                 };
                 Box::new(settle) as _

@@ -142,9 +142,10 @@ pub fn scan(
         followed => followed.map(|()| None)?,
     };
     // Any record in the ring can show that a newer superblock was lost.
-    let stop = match other_slot_lost {
-        true => limit,
-        false => limit.min(chain.end.lsn + SEARCH_BLOCKS),
+    let stop = if other_slot_lost {
+        limit
+    } else {
+        limit.min(chain.end.lsn + SEARCH_BLOCKS)
     };
     let beyond = search_beyond(&mut reader, chain.end.lsn, stop, other_slot_lost)?;
     chain.durable = chain.durable.max(beyond.durable);

@@ -300,13 +300,12 @@ impl History {
         self.seq = found.last_seq + 1;
         self.record(1, FLAG_MOUNT | FLAG_LAST, 0);
         self.seq += 1;
-        match self.random.once_in(5) {
-            true => {
-                // The mount record alone may be lost.
-                self.power_cut();
-                self.mount();
-            }
-            false => self.flush(),
+        if self.random.once_in(5) {
+            // The mount record alone may be lost.
+            self.power_cut();
+            self.mount();
+        } else {
+            self.flush()
         }
     }
 
@@ -336,9 +335,10 @@ impl History {
     fn rot(&mut self) -> Blocks {
         let mut blocks = self.durable.clone();
         for _ in 0..1 + self.random.below(4) {
-            let block = match self.random.once_in(12) {
-                true => MARK_BLOCK,
-                false => LOG_START + self.random.below(RING),
+            let block = if self.random.once_in(12) {
+                MARK_BLOCK
+            } else {
+                LOG_START + self.random.below(RING)
             };
             let older: Vec<&Vec<u8>> = self
                 .older
@@ -392,9 +392,10 @@ fn only_what_lacks_durable_records_is_damage() {
         for _ in 0..5 + history.random.below(20) {
             history.step();
         }
-        match history.random.once_in(2) {
-            true => history.power_cut(),
-            false => history.flush(),
+        if history.random.once_in(2) {
+            history.power_cut()
+        } else {
+            history.flush()
         }
         let sound = history.scan(&history.durable).unwrap();
         history.check_found(&sound, 0);
@@ -405,9 +406,10 @@ fn only_what_lacks_durable_records_is_damage() {
                 Err(e) => panic!("seed {seed}: {e}"),
                 Ok(found) => {
                     history.check_found(&found, history.known(&rotten));
-                    match found.contexts.len() == sound.contexts.len() {
-                        true => ends.whole += 1,
-                        false => ends.shorter += 1,
+                    if found.contexts.len() == sound.contexts.len() {
+                        ends.whole += 1
+                    } else {
+                        ends.shorter += 1
                     }
                 }
             }

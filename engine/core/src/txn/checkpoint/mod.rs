@@ -199,9 +199,10 @@ impl Core {
 
     /// [`Error::GaveWay`] in place of what was read of a capture that has given way.
     fn unless_gave_way<R>(&self, capture: &Capture, read: Result<R>) -> Result<R> {
-        match self.space.is_pinned(&capture.pinned) {
-            true => read,
-            false => Err(Error::GaveWay),
+        if self.space.is_pinned(&capture.pinned) {
+            read
+        } else {
+            Err(Error::GaveWay)
         }
     }
 }

@@ -183,15 +183,12 @@ impl Core {
             }
         }
         let mut freed = BlockSet::default();
-        match whole {
-            true => {
-                self.space.each_in_image(&mut |run| freed.insert(run))?;
-                freed.subtract(&used);
-            }
-            false => {
-                let retired = changed.retired.iter();
-                retired.for_each(|node| freed.insert(BlockRun::new(*node, NODE_BLOCKS)));
-            }
+        if whole {
+            self.space.each_in_image(&mut |run| freed.insert(run))?;
+            freed.subtract(&used);
+        } else {
+            let retired = changed.retired.iter();
+            retired.for_each(|node| freed.insert(BlockRun::new(*node, NODE_BLOCKS)));
         }
         Ok(freed)
     }
@@ -235,9 +232,10 @@ impl NodeSpace for CutSpace<'_, '_> {
     }
 
     fn retire(&self, block: u64) {
-        match self.made.borrow_mut().remove(&block) {
-            true => self.step.retire(block),
-            false => self.retired.borrow_mut().push(block),
+        if self.made.borrow_mut().remove(&block) {
+            self.step.retire(block)
+        } else {
+            self.retired.borrow_mut().push(block)
         }
     }
 

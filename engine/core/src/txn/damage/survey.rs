@@ -340,9 +340,10 @@ impl<'a> Survey<'a> {
         let Some(node) = held else {
             let (ino, name) = (entry.ino, entry.name.to_vec());
             let torn = self.node(ino).is_some_and(|node| node.torn);
-            let loss = match torn {
-                true => Loss::Contents { dir, name, ino },
-                false => Loss::Inode { dir, name, ino },
+            let loss = if torn {
+                Loss::Contents { dir, name, ino }
+            } else {
+                Loss::Inode { dir, name, ino }
             };
             self.found.losses.push(loss);
             return self.edit(*key, None);

@@ -25,10 +25,11 @@ impl Core {
     pub(super) fn of_no_other(&self, place: &Place) -> Result<BlockSet> {
         let others = self.roots.list().into_iter();
         let others = others.filter(|(id, _)| *id != place.id).map(|(id, root)| {
-            let inherited = match root.parent == place.id {
+            let inherited = if root.parent == place.id {
                 // Its parent will be the parent of the one that goes.
-                true => place.floor,
-                false => self.roots.merged_inherited(id),
+                place.floor
+            } else {
+                self.roots.merged_inherited(id)
             };
             (tree_of(&root.tree), inherited)
         });

@@ -18,15 +18,15 @@ impl Core {
     pub(super) fn dissolve(&self, walk: &Walk) -> Result<()> {
         self.merger.settled(self, || {
             let given_up = self.drops.watch.end();
-            match self.roots.is_still(&walk.place) {
-                true => {
-                    let alone = match walk.is_damaged() {
-                        true => self.of_no_other(&walk.place)?,
-                        false => walk.result(&given_up),
-                    };
-                    self.free_root(&walk.place, &alone)
-                }
-                false => Ok(Ok(())),
+            if self.roots.is_still(&walk.place) {
+                let alone = if walk.is_damaged() {
+                    self.of_no_other(&walk.place)?
+                } else {
+                    walk.result(&given_up)
+                };
+                self.free_root(&walk.place, &alone)
+            } else {
+                Ok(Ok(()))
             }
         })
     }

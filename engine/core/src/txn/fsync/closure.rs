@@ -313,9 +313,10 @@ pub(super) fn gather(core: &Core, requests: &[Request], context: &Context) -> Ga
         dirs: 0,
         context,
     };
-    let copies = match followed.close() {
-        true => followed.copies(),
-        false => return Gathered::Context,
+    let copies = if followed.close() {
+        followed.copies()
+    } else {
+        return Gathered::Context;
     };
     if !journal.ring().try_take(copies) {
         return Gathered::Context;

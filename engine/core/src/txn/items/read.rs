@@ -129,10 +129,7 @@ impl ItemStore {
         f: impl FnOnce(&[u8], Place) -> R,
     ) -> Result<Option<R>> {
         if let Some((slot, below)) = state.slot(kind, offset) {
-            let place = match below {
-                true => Place::Sealed,
-                false => Place::Current,
-            };
+            let place = if below { Place::Sealed } else { Place::Current };
             return Ok(slot.vector.with(|value| value.map(|v| f(v, place))));
         }
         if !state.may_be_indexed() {

@@ -45,9 +45,10 @@ impl Packing {
     /// The device's failure, or damage found in the index.
     pub fn restore_reserve(&self, core: &Core, birth: u64) -> Result<()> {
         let whole = || core.space.is_reserve_whole();
-        match whole() {
-            true => Ok(()),
-            false => self.pack(core, birth, &whole),
+        if whole() {
+            Ok(())
+        } else {
+            self.pack(core, birth, &whole)
         }
     }
 

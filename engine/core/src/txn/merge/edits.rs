@@ -60,9 +60,10 @@ struct Renamed {
 
 impl NameChange {
     fn add(&mut self, entry: &Renamed) {
-        match entry.removed {
-            true => self.remove.push(entry.index),
-            false => self.add.push(entry.index),
+        if entry.removed {
+            self.remove.push(entry.index)
+        } else {
+            self.add.push(entry.index)
         }
     }
 }
@@ -354,13 +355,12 @@ impl<'a> MergeEdits<'a> {
         names.sort_unstable_by_key(|entry| (entry.hash, entry.index));
         for same in names.chunk_by(|a, b| a.hash == b.hash) {
             let Some(first) = same.first() else { continue };
-            let edit = match same.len() == 1 && !first.removed {
-                true => Edit::Named(first.index),
-                false => {
-                    let mut change = NameChange::default();
-                    same.iter().for_each(|entry| change.add(entry));
-                    Edit::Names(Box::new(change))
-                }
+            let edit = if same.len() == 1 && !first.removed {
+                Edit::Named(first.index)
+            } else {
+                let mut change = NameChange::default();
+                same.iter().for_each(|entry| change.add(entry));
+                Edit::Names(Box::new(change))
             };
             let key = Key::new(ino, Kind::DirName, first.hash);
             self.edits.push_back((key, edit));

@@ -216,9 +216,10 @@ impl Merger {
 
     /// As [`Core::settle_merge`].
     pub(super) fn settle(&self, core: &Core) -> Result<()> {
-        match self.has_rest() {
-            true => self.run(core, |left| left.settle(core)),
-            false => Ok(()),
+        if self.has_rest() {
+            self.run(core, |left| left.settle(core))
+        } else {
+            Ok(())
         }
     }
 
@@ -476,9 +477,10 @@ impl Merger {
     ) -> Result<()> {
         left.settle(core)?;
         // What the merge frees, or the credit that closed its context, may be needed at once.
-        let ending = match core.space.is_short() || taken.credited {
-            true => Ending::Settled,
-            false => ending,
+        let ending = if core.space.is_short() || taken.credited {
+            Ending::Settled
+        } else {
+            ending
         };
         let pending: u64 = taken.freed.iter().map(|r| r.len).sum();
         let mut lost = Vec::new();

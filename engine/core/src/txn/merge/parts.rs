@@ -31,9 +31,10 @@ pub(super) const PIECE: usize = 1024;
 impl Core {
     /// Number of threads for the parts of a merge; 1: it does all in its own.
     pub(super) fn merge_threads(&self) -> usize {
-        match self.signals.has_workers() {
-            true => self.limits.merge_threads,
-            false => 1,
+        if self.signals.has_workers() {
+            self.limits.merge_threads
+        } else {
+            1
         }
     }
 }

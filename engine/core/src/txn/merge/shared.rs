@@ -104,9 +104,10 @@ fn cost_of_uses(len: usize) -> u64 {
 /// Index nodes that a new value may allocate: a leaf that splits, and another one for bytes that
 /// are stored separately.
 fn cost_of_value(len: usize) -> u64 {
-    match is_apart(len) {
-        true => 4 + len.div_ceil(UNIT_DATA) as u64,
-        false => 2,
+    if is_apart(len) {
+        4 + len.div_ceil(UNIT_DATA) as u64
+    } else {
+        2
     }
 }
 

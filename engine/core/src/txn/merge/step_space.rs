@@ -152,9 +152,10 @@ impl NodeSpace for StepSpace<'_> {
         let draw = |left: u64| left.checked_sub(1);
         let order = Ordering::Relaxed;
         let drawn = self.promised.fetch_update(order, order, draw).is_ok();
-        let funding = match drawn {
-            true => Funding::Reserved,
-            false => Funding::New(Class::Merge),
+        let funding = if drawn {
+            Funding::Reserved
+        } else {
+            Funding::New(Class::Merge)
         };
         let block = self.core.space.alloc_unit(funding);
         let Ok(Some(block)) = block else {

@@ -171,9 +171,10 @@ pub(super) fn merge_step(
     }
     let last = heads.is_empty();
     let none = RootItems::new();
-    let (roots, ending) = match last {
-        true => (step.roots, step.ending),
-        false => (&none, Ending::Settled),
+    let (roots, ending) = if last {
+        (step.roots, step.ending)
+    } else {
+        (&none, Ending::Settled)
     };
     let change = |superblock: &mut Superblock| {
         if last || is_injected(InjectedFault::TailMovedEachStep) {
@@ -206,9 +207,10 @@ fn apply_head(
     let old = items.tree();
     let given_up = GivenUp::above(core.drops.watch().floor_of(parent));
     edits.begin_step(old, space.limit() / 2, given_up);
-    let in_parts = match step.divides {
-        true => parts::apply(core, edits, (&old, birth), space)?,
-        false => None,
+    let in_parts = if step.divides {
+        parts::apply(core, edits, (&old, birth), space)?
+    } else {
+        None
     };
     let tree = match in_parts {
         Some(tree) => tree,

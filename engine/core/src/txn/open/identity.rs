@@ -52,9 +52,10 @@ impl Slot {
         if let Err(error) = device.read(offset, &mut bytes) {
             return Slot::Unread(error);
         }
-        let decoded = match is_copy {
-            true => RawSuperblock::decode_copy(block, &bytes),
-            false => RawSuperblock::decode(block, &bytes),
+        let decoded = if is_copy {
+            RawSuperblock::decode_copy(block, &bytes)
+        } else {
+            RawSuperblock::decode(block, &bytes)
         };
         match decoded {
             Ok(superblock) => Slot::Valid(Box::new(superblock)),

@@ -109,9 +109,10 @@ impl Core {
             "changes to a volume whose log was not replayed"
         );
         let base_device = device.clone();
-        let device = match mode.read_only {
-            true => Arc::new(Overlay::new(device)),
-            false => device,
+        let device = if mode.read_only {
+            Arc::new(Overlay::new(device))
+        } else {
+            device
         };
         let storage = Arc::new(Storage::new(device));
         if !mode.read_only {
@@ -123,10 +124,11 @@ impl Core {
             identity.refuse_foreign()?;
         }
         if let Some(cut) = cut_off(&superblock, &*storage, READ_THE_REST) {
-            match mode.read_only {
+            if mode.read_only {
                 // Reads beyond the end fail like any other failed read.
-                true => tracing::warn!("{cut}"),
-                false => return Err(Self::cut_off_for_changes(base_device, mode, cut)),
+                tracing::warn!("{cut}")
+            } else {
+                return Err(Self::cut_off_for_changes(base_device, mode, cut));
             }
         }
         let lost = cut_off(&superblock, &*storage, NOTHING_LEFT);
@@ -171,14 +173,15 @@ impl Core {
             // not even in an overlay.
             mode.limits.replay = i64::MAX;
         }
-        let found = match mode.recovery {
-            true => scan(
+        let found = if mode.recovery {
+            scan(
                 &*storage,
                 &superblock,
                 identity.other_lost,
                 mode.damaged_log,
-            )?,
-            false => Scan::skipped(&superblock),
+            )?
+        } else {
+            Scan::skipped(&superblock)
         };
         let mut core = Self::assemble(storage, superblock, &found, mode)?;
         if !mode.read_only {
@@ -347,9 +350,10 @@ fn open_space(device: Arc<dyn Device>, superblock: &Superblock, read_only: bool)
         crc: superblock.table_crc.get(),
         free_blocks: superblock.free_blocks.get(),
     };
-    match read_only {
-        true => Space::open_for_reading(device, superblock.geometry(), table),
-        false => Space::open(device, superblock.geometry(), table),
+    if read_only {
+        Space::open_for_reading(device, superblock.geometry(), table)
+    } else {
+        Space::open(device, superblock.geometry(), table)
     }
 }
 

@@ -134,10 +134,11 @@ impl<'a> Replay<'a> {
         self.core.merger.backlog().add_shrinking(shrunk);
         self.put_back(heads);
         self.hold_back(unused);
-        match self.core.read_only {
+        if self.core.read_only {
             // No merge follows, so no growth need be reserved.
-            true => Ok(()),
-            false => self.core.space.adopt_growth(grown),
+            Ok(())
+        } else {
+            self.core.space.adopt_growth(grown)
         }
     }
 
@@ -180,15 +181,13 @@ impl<'a> Replay<'a> {
         }
         let superblock = self.core.superblocks.newest();
         for context in contexts {
-            read_context(
-                &*self.core.storage,
-                &superblock,
-                context,
-                &mut |entry| match entry.key.kind == Kind::Extent && !entry.delete {
-                    true => self.claim(extent_run(context.seq, entry)?),
-                    false => Ok(()),
-                },
-            )?;
+            read_context(&*self.core.storage, &superblock, context, &mut |entry| {
+                if entry.key.kind == Kind::Extent && !entry.delete {
+                    self.claim(extent_run(context.seq, entry)?)
+                } else {
+                    Ok(())
+                }
+            })?;
         }
         Ok(())
     }

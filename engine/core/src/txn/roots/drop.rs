@@ -88,9 +88,10 @@ impl Roots {
     pub(in crate::txn) fn check_droppable(&self, id: u32) -> Result<()> {
         let is_one = |root: &Root| root.state == RootState::Head || !root.name.is_empty();
         let root = self.get(id).filter(is_one);
-        match root.ok_or(Error::NotFound)?.name == MAIN_NAME {
-            true => Err(Error::NotPermitted("main is what is opened by default")),
-            false => Ok(()),
+        if root.ok_or(Error::NotFound)?.name == MAIN_NAME {
+            Err(Error::NotPermitted("main is what is opened by default"))
+        } else {
+            Ok(())
         }
     }
 
@@ -158,12 +159,11 @@ impl Roots {
     /// [`Error::NotFound`].
     pub(in crate::txn) fn place_of(&self, id: u32) -> Result<Option<Place>> {
         let table = self.table.lock();
-        match table.merged.contains_key(&id) {
-            true => {
-                let children = table.children(|parent| parent == id);
-                Ok(table.place(id, children.get(&id).copied()))
-            }
-            false => Err(Error::NotFound),
+        if table.merged.contains_key(&id) {
+            let children = table.children(|parent| parent == id);
+            Ok(table.place(id, children.get(&id).copied()))
+        } else {
+            Err(Error::NotFound)
         }
     }
 

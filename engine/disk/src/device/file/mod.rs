@@ -283,9 +283,12 @@ impl Device for FileDevice {
         }
         let one_by_one = |pieces: &[Piece]| {
             let mut pieces = pieces.iter();
-            pieces.try_for_each(|piece| match self.fits_direct_io(piece) {
-                true => self.write_parts(piece, 0),
-                false => self.write(piece.offset, &piece.bytes()),
+            pieces.try_for_each(|piece| {
+                if self.fits_direct_io(piece) {
+                    self.write_parts(piece, 0)
+                } else {
+                    self.write(piece.offset, &piece.bytes())
+                }
             })
         };
         let together = pieces.len() > 1 && self.writes_together();

@@ -78,9 +78,10 @@ impl FileDevice {
     /// # Errors
     /// `fstat` failed.
     pub fn allocated_bytes(&self) -> Result<u64> {
-        match self.block_device {
-            true => Ok(self.size),
-            false => Ok(allocated(&self.stat()?)),
+        if self.block_device {
+            Ok(self.size)
+        } else {
+            Ok(allocated(&self.stat()?))
         }
     }
 
@@ -128,9 +129,10 @@ impl FileDevice {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
         );
         // A block device that shrank returns ENOSPC for writes beyond its end, too.
-        match full && (!self.block_device || self.still_whole().is_ok()) {
-            true => self.host_full(len),
-            false => io_error("write", offset, len, source),
+        if full && (!self.block_device || self.still_whole().is_ok()) {
+            self.host_full(len)
+        } else {
+            io_error("write", offset, len, source)
         }
     }
 }

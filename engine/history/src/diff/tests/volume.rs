@@ -89,9 +89,10 @@ pub fn raw_inode(model: &Model, ino: u64) -> RawInode {
         uid: U32::new(node.uid),
         nlink: U32::new(model.links(ino)),
         xattrs: U32::new(node.xattrs.len() as u32),
-        size: U64::new(match dir {
-            true => model.entries(ino) as u64,
-            false => node.contents.size,
+        size: U64::new(if dir {
+            model.entries(ino) as u64
+        } else {
+            node.contents.size
         }),
         blocks: U64::new(node.contents.blocks.len() as u64),
         mtime: RawTime {
@@ -192,12 +193,11 @@ fn xattrs(items: &mut Items, ino: u64, node: &Node, uses: &mut BTreeMap<Vec<u8>,
         // Two names of one hash share an item.
         let hash = name_hash(SEED, name) % 3;
         let item = items.entry(Key::new(ino, Kind::Xattr, hash)).or_default();
-        let stored = match value.len() > MAX_OWN_VALUE {
-            true => {
-                *uses.entry(value.clone()).or_default() += 1;
-                StoredValue::Shared(place_of(value))
-            }
-            false => StoredValue::Own(value),
+        let stored = if value.len() > MAX_OWN_VALUE {
+            *uses.entry(value.clone()).or_default() += 1;
+            StoredValue::Shared(place_of(value))
+        } else {
+            StoredValue::Own(value)
         };
         encode_stored_xattr(item, name, &stored);
     }

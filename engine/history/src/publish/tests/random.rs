@@ -118,13 +118,14 @@ proptest! {
         let back = turned.plan(&report_all);
         let united = unite(&base, &ours, &theirs);
         let mirror = mirrored(back.conflicts.clone());
-        match united.numbers.is_empty() {
-            true => prop_assert_eq!(&planned.conflicts, &mirror),
-            false => prop_assert_eq!(
+        if united.numbers.is_empty() {
+prop_assert_eq!(&planned.conflicts, &mirror)
+} else {
+prop_assert_eq!(
                 kinds(&planned.conflicts, &united.numbers),
                 kinds(&mirror, &united.numbers)
-            ),
-        }
+            )
+}
         let expected = merge([&base, &ours, &theirs], None);
         prop_assert_eq!(planned.conflicts.is_empty(), expected.is_some(), "{:?}", planned);
         let Some(expected) = expected else {

@@ -130,9 +130,10 @@ struct Endless<'a> {
 
 impl Read for Endless<'_> {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        let len = match self.head.is_empty() {
-            true => buf.len(),
-            false => self.head.read(buf)?,
+        let len = if self.head.is_empty() {
+            buf.len()
+        } else {
+            self.head.read(buf)?
         };
         self.given += len as u64;
         Ok(len)

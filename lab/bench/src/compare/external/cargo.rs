@@ -63,9 +63,10 @@ fn top(number: u64, program: bool) -> String {
     let calls: String = (0..MODULES)
         .map(|m| format!(" + m{m}::f0(n, \"m{m}\").len() as u64"))
         .collect();
-    let main = match program {
-        true => "fn main() { println!(\"{}\", all(7)); }\n",
-        false => "",
+    let main = if program {
+        "fn main() { println!(\"{}\", all(7)); }\n"
+    } else {
+        ""
     };
     format!("{modules}pub fn all(n: u64) -> u64 {{ {used}{calls} }}\n{main}")
 }

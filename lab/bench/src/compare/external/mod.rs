@@ -170,10 +170,7 @@ impl Inputs<'_> {
     /// Makes an input at its path, unless it exists.
     fn once(&self, name: &str, make: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
         let path = self.path(name);
-        match path.exists() {
-            true => Ok(()),
-            false => make(&path),
-        }
+        if path.exists() { Ok(()) } else { make(&path) }
     }
 }
 
@@ -279,9 +276,10 @@ fn warm(path: &Path) -> Result<()> {
 
 /// Fails with the program's output if a result of it is wrong.
 fn expect(holds: bool, what: &str, printed: &str) -> Result<()> {
-    match holds {
-        true => Ok(()),
-        false => Err(format!("{what}; it printed: {}", printed.trim()).into()),
+    if holds {
+        Ok(())
+    } else {
+        Err(format!("{what}; it printed: {}", printed.trim()).into())
     }
 }
 

@@ -63,9 +63,10 @@ impl Reporting {
                 command.arg("-D").arg(dir).args(["-t", &seconds, &clients]);
             }
             Reporting::Fio { jobs, random } => {
-                let (how, block, total) = match random {
-                    true => ("randwrite", "4k", FIO_RANDOM_TOTAL),
-                    false => ("write", "64k", FIO_TOTAL),
+                let (how, block, total) = if *random {
+                    ("randwrite", "4k", FIO_RANDOM_TOTAL)
+                } else {
+                    ("write", "64k", FIO_TOTAL)
                 };
                 command
                     .arg(format!("--directory={}", dir.display()))

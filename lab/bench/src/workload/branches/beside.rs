@@ -34,9 +34,10 @@ impl Run<'_> {
             }
             while !over.load(Ordering::Relaxed) {
                 let made = self.next.load(Ordering::Relaxed) - before;
-                match made < begun.load(Ordering::Relaxed) * each {
-                    true => self.create(worker, 1)?,
-                    false => std::thread::sleep(PAUSE),
+                if made < begun.load(Ordering::Relaxed) * each {
+                    self.create(worker, 1)?
+                } else {
+                    std::thread::sleep(PAUSE)
                 }
             }
             Ok(())

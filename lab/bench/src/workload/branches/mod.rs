@@ -89,9 +89,10 @@ impl Workload for Branches {
             ("--changes", self.changes),
         ])?;
         at_most_1g("--size", self.size)?;
-        match self.changes.max(self.forks) > self.files {
-            true => Err("--changes and --forks cannot be more than --files".into()),
-            false => Ok(()),
+        if self.changes.max(self.forks) > self.files {
+            Err("--changes and --forks cannot be more than --files".into())
+        } else {
+            Ok(())
         }
     }
 
@@ -147,9 +148,10 @@ impl Workload for Branches {
                 phases.meter.ratio(name, ratio);
             }
         }
-        match tree.is_constant() && self.many > 0 {
-            true => run.many(phases),
-            false => Ok(()),
+        if tree.is_constant() && self.many > 0 {
+            run.many(phases)
+        } else {
+            Ok(())
         }
     }
 }
@@ -192,10 +194,7 @@ impl Run<'_> {
             let file = dir.open(&file_name(file), Open::Existing)?;
             worker.tally.timed(|| {
                 file.write_at(&bytes, 0)?;
-                match sync {
-                    true => file.sync(),
-                    false => Ok(()),
-                }
+                if sync { file.sync() } else { Ok(()) }
             })?;
         }
         Ok(())
