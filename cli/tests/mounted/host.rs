@@ -363,7 +363,8 @@ fn image_truncated_under_mount_is_reported() {
 
 #[test]
 fn truncated_image_can_be_exported() {
-    let place = Place::new("64M");
+    // Its files lie at the beginning: only a small or full volume also uses short gaps at its end.
+    let place = Place::new("512M");
     let tree = place.beside("tree");
     fs::create_dir(&tree).unwrap();
     for n in 0..20 {
@@ -371,7 +372,7 @@ fn truncated_image_can_be_exported() {
     }
     place.ok(&["import", "tree", "v.cairn"]);
     let image = File::options().write(true).open(place.volume()).unwrap();
-    image.set_len(63 * MIB as u64).unwrap();
+    image.set_len(511 * MIB as u64).unwrap();
     let says = ["cut off", "cairnfs export", "mount -o ro"];
     place.fails(&["mkdir", "v.cairn:/x"], 1, &says);
     place.fails(&["mount", "v.cairn", "m"], 32, &says);

@@ -199,6 +199,9 @@ fn shell_code(status: ExitStatus) -> i32 {
     status.code().or_else(signalled).unwrap()
 }
 
+/// What an interrupted command says of a daemon that did not answer in time.
+const LATE: &str = "the daemon has not answered";
+
 #[test]
 fn signal_before_the_program_leaves_nothing() {
     if !able(&[]) {
@@ -230,10 +233,12 @@ fn signal_before_the_program_leaves_nothing() {
         if !flag.exists() {
             before += 1;
             // Or the signal came between its beginning and its first command.
-            let texts = ["was not run", "Nothing was changed"];
+            let texts = ["was not run", "Nothing was changed", LATE];
             assert!(texts.iter().any(|text| said.contains(text)), "{said}");
         }
         let _ = fs::remove_file(&flag);
+        // A command does not wait for a daemon that has no processor; the daemon ends the rest.
+        while said.contains(LATE) && names(&place) != ["main"] {}
         assert_eq!(names(&place), ["main"], "{said}");
         assert_eq!(mounted_on(&place, "early"), None);
     }

@@ -177,18 +177,19 @@ fn a_mount_warns_of_a_directory_in_which_nothing_can_be_stored() {
 }
 
 /// A small file system of its own for the backup.
-struct Small<'a>(&'a Place);
+struct Small<'a>(&'a Place, &'static str);
 
 impl<'a> Small<'a> {
-    fn new(place: &'a Place) -> Self {
-        fs::create_dir(place.beside("b")).unwrap();
-        place.sh("mount -t tmpfs -o size=4M none ../b");
-        Self(place)
+    /// Makes a directory with this name for it.
+    fn new(place: &'a Place, name: &'static str) -> Self {
+        fs::create_dir(place.beside(name)).unwrap();
+        place.sh(&format!("mount -t tmpfs -o size=4M none ../{name}"));
+        Self(place, name)
     }
 
     /// Takes all space that is left.
     fn fill(&self) {
-        let mut filler = File::create(self.0.beside("b/filler")).unwrap();
+        let mut filler = File::create(self.0.beside(self.1).join("filler")).unwrap();
         let full = (0..).find_map(|_| filler.write_all(&[1; 4096]).err());
         assert_eq!(full.map(|e| e.kind()), Some(ErrorKind::StorageFull));
     }
@@ -196,7 +197,7 @@ impl<'a> Small<'a> {
 
 impl Drop for Small<'_> {
     fn drop(&mut self) {
-        self.0.sh("umount ../b");
+        self.0.sh(&format!("umount ../{}", self.1));
     }
 }
 
@@ -206,7 +207,7 @@ fn a_prune_makes_space_in_a_store_that_has_none() {
         return;
     }
     let place = Place::new("64M");
-    let small = Small::new(&place);
+    let small = Small::new(&place, "b");
     let change = |number: usize, len: usize| {
         fs::write(place.beside("f"), pattern(number as u64, len)).unwrap();
         place.ok(&["rm", "-f", "v.cairn:/f"]);
@@ -247,9 +248,11 @@ fn a_prune_makes_space_in_a_store_that_has_none() {
     place.fails(&["backup", "v.cairn", "b"], 1, &["make space"]);
     change(9, 100);
     small.fill();
-    let says = ["b/new: ", "nothing is left of it", "where there is so much"];
-    place.fails(&["restore-from", "b", "b/new"], 1, &says);
-    assert!(!place.beside("b/new").exists());
+    let other = Small::new(&place, "n");
+    other.fill();
+    let says = ["n/new: ", "nothing is left of it", "where there is so much"];
+    place.fails(&["restore-from", "b", "n/new"], 1, &says);
+    assert!(!place.beside("n/new").exists());
     place.fails(&["backup", "v.cairn", "b"], 1, &[]);
     place.ok(&["backup", "prune", "b", "--keep-last", "1"]);
     assert_eq!(moments(&place).len(), 1);

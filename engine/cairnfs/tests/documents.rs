@@ -133,6 +133,8 @@ fn named_files_and_tests_exist() {
             }
             seen += 1;
             let (path, test) = span.split_once("::").unwrap_or((&span, ""));
+            // A script may have arguments.
+            let (path, _) = path.split_once(' ').unwrap_or((path, ""));
             let full = root().join(path);
             let names_it = || {
                 let text = fs::read_to_string(&full).unwrap_or_default();

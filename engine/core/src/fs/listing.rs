@@ -112,6 +112,12 @@ impl FileSystem {
         let mut cookie = cookie;
         loop {
             let (batch, listed) = self.entries_after(dir, cookie, PLUS_BATCH);
+            if let Err(error) = &listed
+                && !hides(error)
+            {
+                // It will be asked again as a whole, by a thread that may wait if that is the reason.
+                return listed;
+            }
             let whole = batch.len() < PLUS_BATCH;
             for mut entry in batch {
                 let before = std::mem::replace(&mut cookie, entry.cookie);

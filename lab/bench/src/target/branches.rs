@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use cairnfs::{PublishOptions, Volume};
 
-use super::volume::dir;
+use super::opened::opened_dir;
 use super::{Dir, Tree};
 use crate::Result;
 
@@ -56,7 +56,7 @@ impl Tree for VolumeTree {
             None => self.volume.clone(),
             Some(number) => self.volume.open_branch(&Self::name(number))?,
         };
-        dir(volume, self.by_inode, &self.path)
+        opened_dir(volume, self.by_inode, &self.path)
     }
 
     fn fork(&self, number: u64) -> Result<()> {

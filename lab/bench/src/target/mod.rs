@@ -8,6 +8,7 @@ mod branches;
 mod directory;
 mod engine;
 mod library;
+mod opened;
 pub mod raw;
 mod trees;
 mod volume;

@@ -7,7 +7,8 @@ use cairnfs::fs::LEVELS;
 use cairnfs::{Volume, VolumeOptions};
 
 use super::branches::VolumeTree;
-use super::{Dir, Image, Target, Tree, engine, library};
+use super::opened::opened_dir;
+use super::{Dir, Image, Target, Tree};
 use crate::Result;
 use crate::settings::Place;
 
@@ -77,7 +78,7 @@ impl Target for Opened {
     }
 
     fn dir<'a>(&'a self, path: &str) -> Result<Box<dyn Dir + 'a>> {
-        dir(self.volume(), self.by_inode, path)
+        opened_dir(self.volume(), self.by_inode, path)
     }
 
     fn tree<'a>(&'a self, path: &str, git: bool) -> Result<Box<dyn Tree + 'a>> {
@@ -115,15 +116,6 @@ impl Target for Opened {
     fn counters(&self) -> Vec<(&'static str, u64)> {
         self.now().counters()
     }
-}
-
-/// Opens a directory of a volume.
-pub fn dir<'a>(volume: Volume, by_inode: bool, path: &str) -> Result<Box<dyn Dir + 'a>> {
-    Ok(if by_inode {
-        Box::new(engine::dir(&volume, path)?)
-    } else {
-        Box::new(library::dir(volume, path))
-    })
 }
 
 impl Now {
