@@ -82,9 +82,6 @@ pub use cairnfs_core::fs;
 pub use cairnfs_core::fs::Sequence;
 #[doc(hidden)]
 pub use cairnfs_disk::mechanism::Mechanism;
-#[cfg(all(feature = "sections", not(shuttle)))]
-#[doc(hidden)]
-pub use cairnfs_disk::sync::sections;
 #[doc(inline)]
 pub use cairnfs_disk::types::{
     CheckpointId, Creds, DropProgress, Fallocate, FileKind, Flags, Loss, RemovedDamage, RenameMode,

@@ -13,10 +13,8 @@
 //! - The threads of a large merge, for its parts and for writing nodes, and their channels: tests
 //!   under the scheduler have no merge that large.
 //! - Counters and idle memory in a `static`: they outlive a run of the scheduler.
-//!
-//! With the feature `sections` the locks measure how long they are held, for the benchmark.
 
-#[cfg(not(any(shuttle, feature = "sections")))]
+#[cfg(not(shuttle))]
 pub use parking_lot::{
     Condvar, MappedMutexGuard, Mutex, MutexGuard, RwLock, RwLockReadGuard,
     RwLockUpgradableReadGuard, RwLockWriteGuard,
@@ -24,19 +22,9 @@ pub use parking_lot::{
 #[cfg(not(shuttle))]
 pub use std::{sync::atomic, thread, thread_local};
 
-#[cfg(all(feature = "sections", not(shuttle)))]
-pub mod sections;
-#[cfg(all(feature = "sections", not(shuttle)))]
-pub use sections::{
-    Condvar, MappedMutexGuard, Mutex, MutexGuard, RwLock, RwLockReadGuard,
-    RwLockUpgradableReadGuard, RwLockWriteGuard, processors,
-};
-
 mod together;
 
-pub use together::in_threads;
-#[cfg(not(all(feature = "sections", not(shuttle))))]
-pub use together::processors;
+pub use together::{in_threads, processors};
 
 #[cfg(test)]
 #[cfg(shuttle)]

@@ -106,9 +106,6 @@ Examples:
   cairnfs-bench noop /mnt
   cairnfs-bench noop -o threads=4 /mnt")]
     Noop(Noop),
-    /// Measure the sections that only one thread can be in, and what they allow on more processors
-    #[cfg(feature = "sections")]
-    Scaling(crate::scaling::Scaling),
 }
 
 /// One run of a workload.

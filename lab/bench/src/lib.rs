@@ -17,8 +17,6 @@ mod phase;
 mod processor;
 mod random;
 mod report;
-#[cfg(feature = "sections")]
-mod scaling;
 mod settings;
 mod tally;
 mod target;
@@ -86,8 +84,6 @@ pub fn run_to(args: &Args, out: &mut dyn Write) -> Result<()> {
         Command::Branches(run) => print(run, out),
         Command::Compare(compare) => compare::compare(compare, out),
         Command::Noop(noop) => noop.run(out),
-        #[cfg(feature = "sections")]
-        Command::Scaling(scaling) => scaling.run(out),
     }
 }
 

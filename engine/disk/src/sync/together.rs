@@ -8,7 +8,6 @@ use crate::sync::Mutex;
 use crate::sync::thread;
 
 /// Number of processors that this process may use.
-#[cfg(not(all(feature = "sections", not(shuttle))))]
 pub fn processors() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
