@@ -1,5 +1,5 @@
 //! Inode flags: one table of calls, flags and callers, run on a mount and on ext4. Errors and
-//! effects must be the same, except for the differences listed here and in the README.
+//! effects must be the same, except for the differences listed here and in docs/differences.md.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -430,7 +430,7 @@ fn flags_refuse_calls_as_on_ext4() {
     );
     assert!(
         known > 0,
-        "opens are refused now: the README says otherwise"
+        "opens are refused now: docs/differences.md says otherwise"
     );
     place.finish();
 }

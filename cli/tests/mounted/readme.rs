@@ -1,4 +1,4 @@
-//! The commands and the mount that README.md shows do what it says, as they are there.
+//! The commands and the mount that docs/languages.md shows do what it says, as they are there.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,24 +7,24 @@ use std::process::Command;
 use crate::place::{CAIRNFS, able, said};
 
 /// The block of shell commands behind a heading or a first word.
-fn block(readme: &str, behind: &str) -> String {
-    let (_, rest) = readme.split_once(behind).unwrap();
+fn block(document: &str, behind: &str) -> String {
+    let (_, rest) = document.split_once(behind).unwrap();
     let (_, rest) = rest.split_once("```sh\n").unwrap();
     rest.split_once("```").unwrap().0.to_owned()
 }
 
 #[test]
-fn commands_and_mount_of_the_readme_run() {
+fn commands_and_mount_of_the_document_run() {
     if !able(&["sh"]) {
         return;
     }
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let readme = fs::read_to_string(root.join("README.md")).unwrap();
+    let document = fs::read_to_string(root.join("docs/languages.md")).unwrap();
     let dir = tempfile::tempdir().unwrap();
     let programs: PathBuf = Path::new(CAIRNFS).parent().unwrap().into();
     let path = std::env::var("PATH").unwrap();
     for section in ["\n**Commands**", "\n**A mount**"] {
-        let script = block(&readme, section);
+        let script = block(&document, section);
         assert!(script.lines().count() > 3, "{script}");
         let out = Command::new("sh")
             .args(["-e", "-c", &script])

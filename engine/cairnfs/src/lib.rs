@@ -104,7 +104,7 @@ pub mod device {
     pub use cairnfs_disk::device::{Access, Device, FileDevice, MemoryDevice, Piece};
 }
 
-/// README.md, whose snippets compile.
+/// docs/languages.md, whose snippet compiles.
 #[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
-struct Readme;
+#[doc = include_str!("../../../docs/languages.md")]
+struct Languages;

@@ -1,5 +1,5 @@
 //! What the documents name exists: files, tests, commands, dependencies; and the example in
-//! README.md is the one that the library's own documentation runs.
+//! docs/languages.md is the one that the library's own documentation runs.
 
 #![allow(
     clippy::unwrap_used,
@@ -169,9 +169,9 @@ fn every_mistake_on_purpose_has_its_claim() {
 }
 
 #[test]
-fn every_command_is_in_the_readme() {
-    let readme = read("README.md");
-    let listed: BTreeSet<String> = readme
+fn every_command_is_in_its_document() {
+    let commands = read("docs/commands.md");
+    let listed: BTreeSet<String> = commands
         .lines()
         .filter_map(|line| line.strip_prefix("| `cairnfs "))
         .filter_map(|line| line.split(['`', ' ']).next())
@@ -207,7 +207,7 @@ fn the_example_is_the_one_that_runs() {
         .filter(|line| line != "#" && !line.starts_with("# "))
         .collect();
     assert!(!run.is_empty());
-    assert_eq!(fenced(&read("README.md"), "```rust,no_run"), run);
+    assert_eq!(fenced(&read("docs/languages.md"), "```rust,no_run"), run);
 }
 
 /// What a program needs, without the engine's inside.

@@ -1,5 +1,5 @@
 //! The library as a program outside of this repository uses it: each example prints what its first
-//! comment says and leaves nothing behind; and a new crate compiles what README.md shows.
+//! comment says and leaves nothing behind; and a new crate compiles what docs/languages.md shows.
 //!
 //! Cargo builds both, so what is run is never older than its source.
 
@@ -116,18 +116,18 @@ fn examples_print_what_they_say_and_leave_nothing() {
 }
 
 #[test]
-fn every_example_is_in_the_readme() {
-    let readme = fs::read_to_string(root().join("README.md")).unwrap();
+fn every_example_is_in_its_document() {
+    let document = fs::read_to_string(root().join("docs/languages.md")).unwrap();
     for (name, _) in sources() {
-        let row = format!("| [`{name}`](engine/cairnfs/examples/{name}.rs) |");
-        assert!(readme.contains(&row), "{name}");
+        let row = format!("| [`{name}`](../engine/cairnfs/examples/{name}.rs) |");
+        assert!(document.contains(&row), "{name}");
     }
 }
 
 #[test]
-fn a_new_crate_compiles_what_the_readme_shows() {
-    let readme = fs::read_to_string(root().join("README.md")).unwrap();
-    let (_, rest) = readme.split_once("```rust,no_run\n").unwrap();
+fn a_new_crate_compiles_what_the_document_shows() {
+    let document = fs::read_to_string(root().join("docs/languages.md")).unwrap();
+    let (_, rest) = document.split_once("```rust,no_run\n").unwrap();
     let (snippet, _) = rest.split_once("```").unwrap();
     let dir = tempfile::tempdir().unwrap();
     let library = root().canonicalize().unwrap().join("engine/cairnfs");

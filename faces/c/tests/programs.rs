@@ -146,14 +146,14 @@ fn document_has_the_example() {
     );
 }
 
-/// The program in README.md runs, and leaves what it says.
+/// The program in docs/languages.md runs, and leaves what it says.
 #[test]
-fn readme_has_a_program_that_runs() {
-    let readme = std::fs::read_to_string(root().join("../../README.md")).unwrap();
-    let (_, rest) = readme.split_once("```c\n").unwrap();
+fn document_has_a_program_that_runs() {
+    let document = std::fs::read_to_string(root().join("../../docs/languages.md")).unwrap();
+    let (_, rest) = document.split_once("```c\n").unwrap();
     let (program, _) = rest.split_once("```").unwrap();
     let dir = tempfile::tempdir().unwrap();
-    let source = dir.path().join("readme.c");
+    let source = dir.path().join("notes.c");
     std::fs::write(&source, program).unwrap();
     run_in(dir.path(), STATIC, &source, SANITIZERS);
     let volume = cairnfs::Volume::open(dir.path().join("notes.cairn")).unwrap();

@@ -8,13 +8,13 @@ import pytest
 
 from cairnfs.fsspec import CairnFileSystem
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def programs() -> list[tuple[str, str]]:
     return [
         (f"{name} {number}", code)
-        for name in ("README.md", "docs/python.md", "python/README.md")
+        for name in ("docs/languages.md", "docs/python.md", "faces/python/README.md")
         for number, code in enumerate(
             re.findall(r"```python\n(.*?)```", (ROOT / name).read_text(), re.DOTALL)
         )
