@@ -156,7 +156,7 @@ def test_branch_keeps_the_volume_open(image: Path) -> None:
     branch = Volume(image).branch("b")
     branch.write_bytes("f", b"")
     gc.collect()
-    with pytest.raises(OSError, match="in use"):
+    with pytest.raises(OSError, match="open in this process"):
         Volume(image)
     branch.close()
     gc.collect()
