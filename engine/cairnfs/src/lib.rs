@@ -64,6 +64,37 @@
 //! locks. Copying a file to itself, and removing a tree through a path that ends with `.` or `..`,
 //! are refused before they change anything.
 //!
+//! # Errors
+//! [`Error`] converts to [`std::io::Error`] and back, and keeps its cause:
+//!
+//! ```
+//! use std::io::{self, ErrorKind};
+//! use cairnfs::{Error, Volume};
+//!
+//! fn publish(volume: &Volume, host: &std::path::Path) -> io::Result<()> {
+//!     let text = std::fs::read(host)?;
+//!     volume.write("draft", text)?;
+//!     volume.rename("draft", "published")?;
+//!     Ok(())
+//! }
+//!
+//! # fn main() -> cairnfs::Result<()> {
+//! let volume = Volume::in_memory(64 << 20)?;
+//! # let dir = tempfile::tempdir()?;
+//! # let host = dir.path().join("text");
+//! # std::fs::write(&host, "text")?;
+//! publish(&volume, &host)?;
+//! volume.remove_file("published")?;
+//! volume.create_dir("published")?;
+//!
+//! let failure = publish(&volume, &host).unwrap_err();
+//! assert_eq!(failure.kind(), ErrorKind::IsADirectory);
+//! assert_eq!(failure.to_string(), "published: is a directory");
+//! assert!(matches!(Error::from(failure).cause(), Error::IsDirectory));
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! # Lower layers
 //! [`device`] defines the storage of a volume; a program can implement its own device. [`fs`] is
 //! the engine, addressed by inode number, for front ends such as a FUSE daemon.

@@ -88,35 +88,7 @@ impl fmt::Display for InUse {
 /// All errors of the library.
 ///
 /// Match on [`kind`](Error::kind), as with `std::fs`, or on [`cause`](Error::cause), which is more
-/// exact. `?` converts it to [`std::io::Error`] and back:
-///
-/// ```
-/// use std::io::{self, ErrorKind};
-/// use cairnfs::{Error, Volume};
-///
-/// fn publish(volume: &Volume, host: &std::path::Path) -> io::Result<()> {
-///     let text = std::fs::read(host)?;
-///     volume.write("draft", text)?;
-///     volume.rename("draft", "published")?;
-///     Ok(())
-/// }
-///
-/// # fn main() -> cairnfs::Result<()> {
-/// let volume = Volume::in_memory(64 << 20)?;
-/// # let dir = tempfile::tempdir()?;
-/// # let host = dir.path().join("text");
-/// # std::fs::write(&host, "text")?;
-/// publish(&volume, &host)?;
-/// volume.remove_file("published")?;
-/// volume.create_dir("published")?;
-///
-/// let failure = publish(&volume, &host).unwrap_err();
-/// assert_eq!(failure.kind(), ErrorKind::IsADirectory);
-/// assert_eq!(failure.to_string(), "published: is a directory");
-/// assert!(matches!(Error::from(failure).cause(), Error::IsDirectory));
-/// # Ok(())
-/// # }
-/// ```
+/// exact. `?` converts it to [`std::io::Error`] and back; the documentation of the crate has an example.
 ///
 /// An error that corresponds to an errno alone, such as [`Error::NoSpace`] from a `write` of a
 /// [`File`](crate::File), becomes an error with that [`std::io::Error::raw_os_error`]. Any other is

@@ -492,7 +492,7 @@ impl fmt::Display for LostFront {
 ///
 /// ```
 /// let id = std::array::from_fn(|i| i as u8);
-/// let text = cairnfs::types::uuid_text(&id);
+/// let text = cairnfs_disk::types::uuid_text(&id);
 /// assert_eq!(text, "00010203-0405-0607-0809-0a0b0c0d0e0f");
 /// ```
 pub fn uuid_text(bytes: &[u8; 16]) -> String {
@@ -510,6 +510,7 @@ pub fn uuid_text(bytes: &[u8; 16]) -> String {
 /// text, it is what [`Display`](fmt::Display) writes.
 ///
 /// ```
+/// # use cairnfs_disk::types as cairnfs;
 /// let id: cairnfs::CheckpointId = "17-00000000000000ff".parse().unwrap();
 /// assert_eq!(id.to_string(), "17-00000000000000ff");
 /// assert!("17".parse::<cairnfs::CheckpointId>().is_err());

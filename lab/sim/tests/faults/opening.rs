@@ -1,6 +1,7 @@
 //! The disk fails while a volume is opened: the open fails, and another open loses nothing. If only a
 //! superblock cannot be read, the open may use another of its places.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use cairnfs::fs::{FileSystem, Options};
@@ -22,21 +23,35 @@ const PLACES: usize = 4;
 /// Number of states tried of each failed recovery.
 const STATES: usize = 2;
 
-/// The offsets of all places of the superblocks.
-fn superblock_offsets(image: &Image) -> Vec<u64> {
-    let newest = SUPERBLOCK_SLOTS.into_iter().filter_map(|block| {
-        let mut bytes = [0; BLOCK];
-        image.read(block * BLOCK as u64, &mut bytes);
-        RawSuperblock::decode(block, &bytes).ok()
-    });
-    let newest = newest.max_by_key(|s| s.generation.get()).unwrap();
-    let copies = [0, 1].into_iter().flat_map(|slot| newest.copy_blocks(slot));
-    let blocks = SUPERBLOCK_SLOTS.into_iter().chain(copies);
-    blocks.map(|block| block * BLOCK as u64).collect()
+/// What an opening can do without.
+struct Spared {
+    /// The offsets of all places of the superblocks: another one is used.
+    superblocks: Vec<u64>,
+    /// The record of free space, which only reading does not need.
+    space: Range<u64>,
+}
+
+impl Spared {
+    fn of(image: &Image) -> Self {
+        let newest = SUPERBLOCK_SLOTS.into_iter().filter_map(|block| {
+            let mut bytes = [0; BLOCK];
+            image.read(block * BLOCK as u64, &mut bytes);
+            RawSuperblock::decode(block, &bytes).ok()
+        });
+        let newest = newest.max_by_key(|s| s.generation.get()).unwrap();
+        let copies = [0, 1].into_iter().flat_map(|slot| newest.copy_blocks(slot));
+        let blocks = SUPERBLOCK_SLOTS.into_iter().chain(copies);
+        let geometry = newest.geometry();
+        let [from, to] = [geometry.table_start(0), geometry.data_start()];
+        Self {
+            superblocks: blocks.map(|block| block * BLOCK as u64).collect(),
+            space: from * BLOCK as u64..to * BLOCK as u64,
+        }
+    }
 }
 
 fn open_fails(recording: &Recording, image: &Image, moment: Moment, count: &mut Count) {
-    let superblocks = superblock_offsets(image);
+    let spared = Spared::of(image);
     for fault in [Fault::Error, Fault::Gone] {
         for n in 0.. {
             let told = Told::new(format!("opening: {n} {fault:?}"));
@@ -53,7 +68,7 @@ fn open_fails(recording: &Recording, image: &Image, moment: Moment, count: &mut 
                 Ok(()) => {
                     // The superblock was taken from another of its places.
                     assert_eq!((hit.kind, fault), (Kind::Read, Fault::Error));
-                    assert!(superblocks.contains(&hit.offset), "{hit:?}");
+                    assert!(spared.superblocks.contains(&hit.offset), "{hit:?}");
                     count.add("a place of the superblock was not readable", 1);
                     disk.cut();
                 }
@@ -66,7 +81,7 @@ fn open_fails(recording: &Recording, image: &Image, moment: Moment, count: &mut 
             told.well();
         }
     }
-    reading_fails(image, &superblocks, count);
+    reading_fails(image, &spared, count);
 }
 
 fn crash(recording: &Recording, start: &Image, disk: &SimDisk, moment: Moment) -> u64 {
@@ -84,12 +99,15 @@ fn crash(recording: &Recording, start: &Image, disk: &SimDisk, moment: Moment) -
     states
 }
 
-/// A read-only open does not change the volume even if it fails.
-fn reading_fails(image: &Image, superblocks: &[u64], count: &mut Count) {
+/// A read-only open does not change the volume even if it fails. What it can do without changes
+/// nothing of the files.
+fn reading_fails(image: &Image, spared: &Spared, count: &mut Count) {
     let read_only = Options {
         read_only: true,
         ..options(1)
     };
+    let disk = Arc::new(SimDisk::new(image.clone(), false));
+    let whole = Tree::read(&FileSystem::open_device(disk, &read_only).unwrap()).unwrap();
     for n in 0.. {
         let disk = Arc::new(SimDisk::new(image.clone(), false));
         disk.plan(Kind::Read, n, Fault::Error);
@@ -97,10 +115,12 @@ fn reading_fails(image: &Image, superblocks: &[u64], count: &mut Count) {
         let Some(hit) = disk.hit() else {
             return;
         };
-        assert!(
-            opened.is_err() || superblocks.contains(&hit.offset),
-            "{hit:?}"
-        );
+        if let Ok(fs) = &opened {
+            let spared =
+                spared.superblocks.contains(&hit.offset) || spared.space.contains(&hit.offset);
+            assert!(spared, "{hit:?}");
+            assert!(Tree::read(fs).unwrap() == whole, "{hit:?}");
+        }
         assert_eq!(disk.image().digest(), image.digest());
         count.add("read-only", 1);
     }
