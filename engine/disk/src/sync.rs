@@ -26,12 +26,10 @@ mod together;
 
 pub use together::{in_threads, processors};
 
-#[cfg(test)]
 #[cfg(shuttle)]
 pub mod explore;
 #[cfg(shuttle)]
 mod scheduled;
-#[cfg(test)]
 #[cfg(shuttle)]
 pub use scheduled::wait_for_ever;
 #[cfg(shuttle)]

@@ -36,7 +36,6 @@ pub mod thread {
 }
 
 /// Makes timed waits never time out, so that a lost wake-up shows as a deadlock.
-#[cfg(test)]
 pub fn wait_for_ever(patient: bool) {
     PATIENT.set(patient);
 }
