@@ -6,8 +6,8 @@
 
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
-#[macro_use]
-mod say;
+#[macro_use(say)]
+extern crate cairnfs_daemon;
 
 mod cmd;
 mod copied;

@@ -9,6 +9,7 @@
     reason = "a test fails by panicking"
 )]
 
+mod rooms;
 #[path = "circles/source.rs"]
 mod source;
 
@@ -16,6 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use rooms::crates;
 use source::{paths_from, without_tests};
 
 /// Most lines of a file.
@@ -23,27 +25,6 @@ const LINES: usize = 700;
 
 /// The command: `verbs` lists the commands that a daemon performs, some of which run it again.
 const LEFT: &str = "cli";
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
-}
-
-/// Directories of crates: of one each, or of several.
-const ROOMS: [&str; 7] = ["backup", "check", "cli", "engine", "faces", "lab", "mount"];
-
-/// The directories of all crates of the workspace.
-fn crates() -> Vec<PathBuf> {
-    let inside = |room: &str| {
-        let room = root().join(room);
-        let entries = fs::read_dir(&room).unwrap();
-        let inner = entries.map(|entry| entry.unwrap().path());
-        inner.chain([room]).collect::<Vec<_>>()
-    };
-    let dirs = ROOMS.into_iter().flat_map(inside);
-    let crates: Vec<_> = dirs.filter(|dir| dir.join("src").exists()).collect();
-    assert!(crates.len() > 10, "the crates were not found: {crates:?}");
-    crates
-}
 
 /// All Rust files below a directory, in order.
 fn rust_files(dir: &Path) -> Vec<PathBuf> {
@@ -152,8 +133,7 @@ fn files_do_not_import_in_circles() {
 
 #[test]
 fn files_are_short() {
-    let dirs = crates();
-    let files = dirs.iter().flat_map(|dir| rust_files(dir));
+    let files = crates().flat_map(|dir| rust_files(&dir));
     let long: Vec<String> = files
         .filter_map(|file| {
             let lines = fs::read_to_string(&file).unwrap().lines().count();

@@ -8,16 +8,16 @@
     reason = "a test fails by panicking"
 )]
 
+mod rooms;
+
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+
+use rooms::{ROOMS, crates, root};
 
 /// Directories that have documents.
 const PLACES: [&str; 3] = ["", "docs", "docs/internals"];
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
-}
 
 fn read(path: &str) -> String {
     fs::read_to_string(root().join(path)).unwrap_or_else(|e| panic!("{path}: {e}"))
@@ -36,24 +36,6 @@ fn documents() -> Vec<String> {
     }
     assert!(found.len() > 30, "the documents were not found: {found:?}");
     found
-}
-
-/// Directories of crates: of one each, or of several.
-const ROOMS: [&str; 7] = [
-    "backup/", "check/", "cli/", "engine/", "faces/", "lab/", "mount/",
-];
-
-/// The directories of all crates of the workspace.
-fn crates() -> Vec<PathBuf> {
-    let rooms = ROOMS.map(|room| root().join(room));
-    let inside = |room: PathBuf| {
-        let entries = fs::read_dir(&room).unwrap();
-        let inner = entries.map(|entry| entry.unwrap().path());
-        inner.chain([room]).collect::<Vec<_>>()
-    };
-    let dirs = rooms.into_iter().flat_map(inside);
-    let crates = dirs.filter(|dir| dir.join("Cargo.toml").exists() && !dir.ends_with("fuzz"));
-    crates.collect()
 }
 
 /// What stands between a pair of backticks, outside of fenced blocks.

@@ -9,6 +9,9 @@
 //! exit codes, [`holder`] tells what holds a volume, [`reference`] finds branches and snapshots. The
 //! crate knows no command, and prints nothing but what a caller or a log is told.
 
+#[macro_use]
+pub mod say;
+
 mod auto_snapshots;
 pub mod backup_worker;
 pub mod commands;

@@ -117,24 +117,16 @@ pub fn serve(service: &Service<'_>) -> Result<(), Failure> {
 fn warn_of_damage(fs: &FileSystem) {
     let info = fs.info();
     if let Some(damage) = &info.space {
-        say(&format!(
-            "cairnfs mount: warning: {}\n",
-            unknown_space(damage)
-        ));
+        say!("cairnfs mount: warning: {}", unknown_space(damage));
     }
     if let Some(older) = &info.older {
         let changed = older.changed.map_or("unknown".to_owned(), utc_time);
-        say(&format!(
+        say!(
             "cairnfs mount: warning: the newest state is lost ({}): this is the one before, whose \
-             newest file changed at {changed}; everything later is missing\n",
+             newest file changed at {changed}; everything later is missing",
             older.damage
-        ));
+        );
     }
-}
-
-/// Writes to standard error, which nobody may read any more: that is no failure.
-fn say(text: &str) {
-    let _ = io::stderr().write_all(text.as_bytes());
 }
 
 /// Serves the first mount, and those that commands hand over at `socket`, until the last one has ended.
@@ -234,9 +226,7 @@ fn announce(service: &Service<'_>) {
         tracing::warn!("cannot tell the service manager that the mount is live: {e}");
     }
     if !service.detached {
-        let text = format!("mounted {volume} on {dir}; Ctrl-C unmounts\n");
-        // Nobody has to read it.
-        say(&text);
+        say!("mounted {volume} on {dir}; Ctrl-C unmounts");
         return;
     }
     if let Err(e) = leave_terminal() {

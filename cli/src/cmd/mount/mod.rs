@@ -18,6 +18,7 @@ use cairnfs::fs::{MakeOptions, inspect, is_unmade};
 use cairnfs_daemon::backup_worker;
 use cairnfs_daemon::exit::{EXIT_USAGE, Failure, failed};
 use cairnfs_daemon::failure::shown;
+use cairnfs_daemon::say;
 use cairnfs_daemon::serving::{self, Service};
 use cairnfs_fuse::mounter::Way;
 use cairnfs_fuse::options::parse_size;
@@ -27,7 +28,6 @@ use rustix::process::{getegid, geteuid};
 use crate::cmd::{mkfs, sync};
 use crate::daemon::{self, Cause, Refusal};
 use crate::inherited;
-use crate::say;
 use crate::served;
 use crate::size::human;
 

@@ -1,4 +1,4 @@
-//! What the command says to people on standard error.
+//! What a command, or a daemon that still has a terminal, says to people on standard error.
 //!
 //! Nobody may read it: the pipe may be closed, or the disk of a log full. That is no reason to fail,
 //! and less so to leave a volume unmounted, so what cannot be written is lost. Each call is one write,
@@ -8,6 +8,7 @@ use std::fmt;
 use std::io::{self, Write};
 
 /// Writes a line to standard error, as `eprintln!` does, but never panics.
+#[macro_export]
 macro_rules! say {
     ($($text:tt)*) => { $crate::say::text(&format_args!("{}\n", format_args!($($text)*))) };
 }
