@@ -9,8 +9,8 @@ use std::collections::VecDeque;
 use cairnfs_disk::device::AlignedBuf;
 use cairnfs_disk::error::{Corruption, Result};
 use cairnfs_disk::format::BLOCK_SIZE;
-use cairnfs_disk::format::geometry::{Geometry, LOG_START, MARK_BLOCK};
-use cairnfs_disk::format::mark::RawMark;
+use cairnfs_disk::format::geometry::{Geometry, LOG_START};
+use cairnfs_disk::format::mark;
 use cairnfs_disk::format::record::{
     FLAG_FSYNC, FLAG_LAST, FLAG_MOUNT, FLAG_ROOTS, HEADER_SIZE, RecordHeader, entries,
 };
@@ -115,8 +115,9 @@ pub(crate) fn read(volume: &Volume<'_>, ledger: &mut Ledger<'_>) -> Result<Optio
 
 /// The LSN up to which the durable mark says that the log was durable; 0 if there is no mark.
 fn marked(volume: &Volume<'_>) -> Result<u64> {
-    let block = volume.read(MARK_BLOCK, 1)?;
-    Ok(RawMark::decode(&block, &volume.superblock.uuid).unwrap_or(0))
+    mark::greatest(&volume.superblock, &mut |block, buffer| {
+        volume.read_into(block, buffer)
+    })
 }
 
 struct Reader<'v, 'd> {

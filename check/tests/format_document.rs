@@ -63,7 +63,7 @@ fn of_the_code() -> Vec<(&'static str, Layout)> {
             next_index parent),
         layout!(RawTime: secs nanos),
         layout!(RawExtent: block birth len flags),
-        layout!(RawMark: magic checksum uuid durable_lsn reserved),
+        layout!(RawMark: magic checksum uuid durable_lsn place reserved),
         layout!(RecordHeader: checksum magic flags uuid nonce lsn chain seq durable_lsn generation
             part entries payload_len payload_crc checks_len
             reserved),

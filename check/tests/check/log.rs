@@ -45,7 +45,7 @@ fn log_end_before_durable_mark_is_damage() {
     let lost = |uuid: [u8; 16], marked: u64| {
         with_image(|image| {
             image.edit_superblock(|s| s.required_lsn = U64::new(TAIL));
-            let mark = RawMark::new(uuid, marked).encode();
+            let mark = RawMark::new(uuid, 0, marked).encode();
             let at = MARK_BLOCK as usize * BLOCK_SIZE;
             image.bytes[at..at + BLOCK_SIZE].copy_from_slice(&mark);
             image.flip(image.records[2], 20);

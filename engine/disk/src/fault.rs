@@ -33,6 +33,8 @@ pub enum InjectedFault {
     MarkAhead,
     /// No durable mark is written.
     MarkMissing,
+    /// The durable mark is written at the front only.
+    MarkUncopied,
     /// The superblock is written while the index may still be in the device's cache.
     SuperblockBeforeIndex,
     /// Freed space is reused while the superblock may still be in the device's cache.

@@ -15,7 +15,8 @@ use cairnfs_check::{CheckOptions, check};
 use cairnfs_disk::format::checksum::crc;
 use cairnfs_disk::format::geometry::{LOG_START, SUPERBLOCK_SLOTS};
 use cairnfs_disk::format::superblock::{COPIES, Superblock, copy_blocks_of};
-use cairnfs_disk::format::{BLOCK_SIZE, NODE_BLOCKS};
+use cairnfs_disk::format::{BLOCK_SIZE, NODE_BLOCKS, ROOT_INO};
+use cairnfs_disk::types::Creds;
 use cairnfs_mutate::base::{Base, merged, one_of_everything};
 use cairnfs_mutate::image::{Bounded, Image};
 use cairnfs_mutate::random::Random;
@@ -107,6 +108,35 @@ fn overwritten_front_is_replaced_by_a_copy_and_mended() {
                 outcome(&mended).tree,
                 outcome(&opened_once(&base.image)).tree
             );
+        }
+    }
+}
+
+/// What a sync stated before a kill is not lost in silence with the front and the beginning of the
+/// log.
+#[test]
+fn front_overwritten_with_the_beginning_of_the_log_is_damage() {
+    let base = merged();
+    let tail = LOG_START + base.layout.superblock.tail_lsn.get();
+    for more in [1, 2, 8] {
+        let (device, fs) = open(&base.image, false);
+        let fs = fs.unwrap();
+        for n in 0..200 {
+            let name = format!("synced-{n}");
+            let creds = Creds { uid: 0, gid: 0 };
+            fs.mknod(ROOT_INO, name.as_bytes(), 0o100_644, 0, creds)
+                .unwrap();
+        }
+        fs.sync_stated().unwrap();
+        let mut image = device.image();
+        for block in 0..tail + more {
+            image.write(block, &[0xa5; BLOCK_SIZE]);
+        }
+        assert_eq!(codes(&image), ["superblock-front", "log-damaged"]);
+        for read_only in [true, false] {
+            let (device, fs) = open(&image, read_only);
+            assert!(matches!(fs.err(), Some(Error::Corrupt(_))));
+            assert!(!device.image().differs_from(&image));
         }
     }
 }

@@ -22,7 +22,7 @@ use cairnfs_disk::format::root::RawRoot;
 use cairnfs_disk::format::search::Effort;
 use cairnfs_disk::format::superblock::{
     COPIES, MAGIC, MAX_LABEL, RENAMED_ENTRIES, RawCheckpoint, RawSuperblock, Superblock,
-    copy_blocks_of,
+    copy_blocks_of, mark_block_of,
 };
 use cairnfs_disk::format::{BLOCK_SIZE, FIRST_USER_INO, NODE_BLOCKS, NODE_SIZE, ROOT_INO};
 use cairnfs_disk::types::{Time, VolumeInfo};
@@ -150,8 +150,9 @@ fn write_volume(
     } else {
         old_copies(device)
     };
-    let erased = SUPERBLOCK_SLOTS.into_iter().chain([MARK_BLOCK]);
-    for block in erased.chain(copies) {
+    let units = geometry.copy_goals();
+    let marks = [MARK_BLOCK].into_iter().chain(units.map(mark_block_of));
+    for block in SUPERBLOCK_SLOTS.into_iter().chain(marks).chain(copies) {
         device.write(block * BLOCK_SIZE as u64, &AlignedBuf::zeroed(BLOCK_SIZE))?;
     }
     device.flush()?;
@@ -162,9 +163,7 @@ fn write_volume(
     superblock.root = root;
     superblock.root_height = U32::new(1);
     let trees = BlockRun::new(first, 2 * NODE_BLOCKS);
-    let [end, middle] = geometry
-        .copy_goals()
-        .map(|unit| BlockRun::new(unit, NODE_BLOCKS));
+    let [end, middle] = units.map(|unit| BlockRun::new(unit, NODE_BLOCKS));
     let table = Space::format(device, &geometry, fresh, &[trees, end, middle])?;
     superblock.table_copy = U32::new(u32::from(table.copy));
     superblock.table_crc = U32::new(table.crc);

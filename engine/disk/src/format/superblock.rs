@@ -8,7 +8,7 @@ use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::error::{Corruption, Error};
-use crate::format::geometry::{Geometry, SUPERBLOCK_SLOTS};
+use crate::format::geometry::{Geometry, MARK_BLOCK, SUPERBLOCK_SLOTS};
 use crate::format::numbers::{Given, MAX_RANGES};
 use crate::format::pointer::RawPtr;
 use crate::format::{BLOCK_SIZE, FIRST_USER_INO, MAX_COUNTER, NODE_BLOCKS, NODE_SIZE, checksum};
@@ -144,6 +144,11 @@ pub const fn copy_blocks_of(unit: u64) -> [u64; 2] {
     [unit, unit + NODE_BLOCKS - 1]
 }
 
+/// The block of a unit with copies that has the durable mark.
+pub const fn mark_block_of(unit: u64) -> u64 {
+    unit + 1
+}
+
 impl RawSuperblock {
     /// The geometry of the volume.
     pub fn geometry(&self) -> Geometry {
@@ -185,6 +190,14 @@ impl RawSuperblock {
             let [even, odd] = copy_blocks_of(unit);
             if slot & 1 == 0 { even } else { odd }
         })
+    }
+
+    /// The blocks with the durable mark, each with the place that the mark names.
+    pub fn mark_blocks(&self) -> impl Iterator<Item = (u64, u64)> + use<> {
+        let copies = self.copy_units().map(mark_block_of);
+        [(MARK_BLOCK, 0)]
+            .into_iter()
+            .chain(copies.map(|block| (block, block)))
     }
 
     /// The label as text, without its padding.

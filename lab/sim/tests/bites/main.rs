@@ -462,6 +462,9 @@ fn bit_rot_detects_missing_verification() {
     table.must_detect(&[MarkMissing], Run, |f| {
         rot(f, base(), &stated, Rot::StatedLog)
     });
+    table.must_detect(&[MarkUncopied], Run, |f| {
+        rot(f, base(), &stated, Rot::LogWithoutFront)
+    });
     table.done();
 }
 

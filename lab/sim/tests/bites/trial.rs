@@ -294,6 +294,8 @@ pub enum Rot {
     Log,
     /// In the log, after a sync that has stated that it is durable.
     StatedLog,
+    /// The same, when everything before the log is lost as well.
+    LogWithoutFront,
 }
 
 /// Flips a bit in a few bytes of each block that these steps leave, one at a time: reading must
@@ -310,6 +312,9 @@ pub fn rot(faults: Faults<'_>, volume: Image, steps: &[Step], place: Rot) -> Out
                 *tried += 1;
                 let mut rotten = image.clone();
                 rotten.alter(block, |bytes| bytes[byte] ^= 1);
+                if matches!(place, Rot::LogWithoutFront) {
+                    (0..16).for_each(|block| rotten.alter(block, |bytes| bytes.fill(0)));
+                }
                 let found = faults.recover(|| tree_of(&rotten));
                 if found.is_ok_and(|tree| tree != sound) {
                     return Err(format!(
@@ -339,7 +344,7 @@ fn used_blocks(image: &Image, place: Rot) -> Vec<u64> {
     let behind_log = 16 + fs.info().log_size / BLOCK as u64;
     let range = match place {
         Rot::Data => behind_log..image.size() / BLOCK as u64,
-        Rot::Log | Rot::StatedLog => 16..behind_log,
+        Rot::Log | Rot::StatedLog | Rot::LogWithoutFront => 16..behind_log,
     };
     let used = |block: &u64| {
         let mut bytes = [0; BLOCK];

@@ -11,8 +11,8 @@ use crate::journal::position::LogPosition;
 use cairnfs_disk::device::{AlignedBuf, Device};
 use cairnfs_disk::error::{Error, Result};
 use cairnfs_disk::fault::{InjectedFault, is_injected};
-use cairnfs_disk::format::geometry::{LOG_START, MARK_BLOCK};
-use cairnfs_disk::format::mark::RawMark;
+use cairnfs_disk::format::geometry::LOG_START;
+use cairnfs_disk::format::mark;
 use cairnfs_disk::format::record::{self, HEADER_SIZE, RecordHeader};
 use cairnfs_disk::format::superblock::Superblock;
 use cairnfs_disk::format::{BLOCK_SIZE, checksum};
@@ -101,12 +101,18 @@ impl<'a> Reader<'a> {
         Ok(checksum::crc(self.payload(header)) == header.payload_crc.get())
     }
 
-    /// The LSN up to which the durable mark says that the log was durable; 0 if there is no mark.
+    /// The LSN up to which the durable mark says that the log was durable; 0 if there is no mark. A
+    /// place beyond the end of a device that was cut off says nothing.
     pub fn marked(&mut self) -> Result<u64> {
-        self.buffer.ensure(BLOCK_SIZE);
-        let block = self.buffer.get_mut(..BLOCK_SIZE).unwrap_or_default();
-        self.device.read(MARK_BLOCK * BLOCK_SIZE as u64, block)?;
-        Ok(RawMark::decode(block, &self.superblock.uuid).unwrap_or(0))
+        let device = self.device;
+        mark::greatest(self.superblock, &mut |block, buffer| {
+            let offset = block * BLOCK_SIZE as u64;
+            if offset.saturating_add(BLOCK_SIZE as u64) > device.size() {
+                buffer.fill(0);
+                return Ok(());
+            }
+            device.read(offset, buffer)
+        })
     }
 
     /// The record headers of this volume in `blocks` blocks of the ring from `lsn`, valid or not as

@@ -3,8 +3,9 @@
 //! calls everything damaged that lacks what is known to have been durable.
 //!
 //! The model writes records, flushes, durable marks, superblocks of merges and mount records in
-//! the order in which an engine does. A power cut keeps any part of what was not flushed, in
-//! sectors. Nothing of the engine is used but the format and the scan.
+//! the order in which an engine does. Volumes of an earlier version get units with copies of the
+//! mark. A power cut keeps any part of what was not flushed, in sectors. Rot takes single blocks, or
+//! the front with some of the log. Nothing of the engine is used but the format and the scan.
 
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U32, U64};
@@ -16,12 +17,15 @@ use cairnfs_disk::error::{Error, Result};
 use cairnfs_disk::format::geometry::{LOG_START, MARK_BLOCK};
 use cairnfs_disk::format::mark::RawMark;
 use cairnfs_disk::format::record::{FLAG_FSYNC, FLAG_LAST, FLAG_MOUNT, HEADER_SIZE, RecordHeader};
-use cairnfs_disk::format::superblock::Superblock;
+use cairnfs_disk::format::superblock::{COPIES, Superblock, mark_block_of};
 use cairnfs_disk::format::{BLOCK_SIZE, checksum};
 
 const HISTORIES: u64 = 20_000;
 /// Blocks of the log: so few that it wraps after a few records.
 const RING: u64 = 24;
+/// Units that have copies of the mark, or will have.
+const UNITS: [u64; 2] = [LOG_START + RING, LOG_START + RING + 4];
+const END: u64 = LOG_START + RING + 8;
 const SECTOR: usize = 512;
 const UUID: [u8; 16] = [5; 16];
 
@@ -41,7 +45,7 @@ impl Random {
     }
 }
 
-/// The blocks before the data area.
+/// The blocks before the data area, and the units with copies.
 #[derive(Clone)]
 struct Blocks(Vec<u8>);
 
@@ -106,15 +110,19 @@ struct History {
 
 impl History {
     fn new(seed: u64) -> Self {
-        let blocks = (LOG_START + RING) as usize;
+        let mut durable = Blocks(vec![0; END as usize * BLOCK_SIZE]);
+        // What is in a unit before it has copies is not the volume's, and may look like a mark.
+        for block in UNITS.map(mark_block_of) {
+            durable.put(block, 0, &RawMark::new(UUID, block, 1 << 40).encode());
+        }
         Self {
             random: Random(seed),
-            durable: Blocks(vec![0; blocks * BLOCK_SIZE]),
+            durable,
             pending: Vec::new(),
             older: Vec::new(),
             superblock: Superblock {
                 log_blocks: U64::new(RING),
-                total_blocks: U64::new(LOG_START + RING),
+                total_blocks: U64::new(END),
                 uuid: UUID,
                 generation: U64::new(1),
                 ..zerocopy::FromZeros::new_zeroed()
@@ -219,9 +227,8 @@ impl History {
             return;
         };
         let merged = self.wholes[last as usize];
-        let generation = self.superblock.generation.get() + 1;
         self.next_superblock = Some(Superblock {
-            generation: U64::new(generation),
+            generation: U64::new(self.superblock.generation.get() + 1),
             merged_seq: U64::new(merged.seq),
             tail_lsn: U64::new(merged.end.lsn),
             tail_chain: U64::new(merged.end.chain),
@@ -234,8 +241,31 @@ impl History {
     }
 
     fn mark(&mut self) {
-        let block = RawMark::new(UUID, self.durable_lsn).encode();
-        self.pending.push((MARK_BLOCK, block));
+        for (block, place) in self.superblock.mark_blocks() {
+            let mark = RawMark::new(UUID, place, self.durable_lsn).encode();
+            self.pending.push((block, mark));
+        }
+        if self.random.once_in(2) {
+            self.flush();
+        }
+    }
+
+    /// Gives a volume of an earlier version its units with copies.
+    fn claim(&mut self) {
+        if self.superblock.ro_compatible.get() != 0 {
+            return;
+        }
+        for block in UNITS.map(mark_block_of) {
+            let mark = RawMark::new(UUID, block, self.random.below(self.durable_lsn + 1));
+            self.pending.push((block, mark.encode()));
+        }
+        self.flush();
+        self.next_superblock = Some(Superblock {
+            generation: U64::new(self.superblock.generation.get() + 1),
+            ro_compatible: U64::new(COPIES),
+            copies: UNITS.map(U64::new),
+            ..self.superblock
+        });
         if self.random.once_in(2) {
             self.flush();
         }
@@ -310,7 +340,8 @@ impl History {
     }
 
     fn step(&mut self) {
-        match self.random.below(16) {
+        match self.random.below(17) {
+            16 => self.claim(),
             0..7 => self.whole(false),
             7..10 => self.flush(),
             10 => self.mark(),
@@ -331,14 +362,29 @@ impl History {
         }
     }
 
-    /// Damages some blocks of the log, or the mark.
+    /// Overwrites everything before the log and some of the log.
+    fn lose_front(&mut self) -> Blocks {
+        let mut blocks = self.durable.clone();
+        let value = self.random.below(256) as u8;
+        for block in 0..LOG_START + self.random.below(RING / 2) {
+            blocks.put(block, 0, &[value; BLOCK_SIZE]);
+        }
+        blocks
+    }
+
+    /// Damages some blocks of the log, or a mark.
     fn rot(&mut self) -> Blocks {
+        if self.random.once_in(4) {
+            return self.lose_front();
+        }
         let mut blocks = self.durable.clone();
         for _ in 0..1 + self.random.below(4) {
-            let block = if self.random.once_in(12) {
-                MARK_BLOCK
-            } else {
-                LOG_START + self.random.below(RING)
+            let [first, second] = UNITS.map(mark_block_of);
+            let block = match self.random.below(20) {
+                0 => MARK_BLOCK,
+                1 => first,
+                2 => second,
+                _ => LOG_START + self.random.below(RING),
             };
             let older: Vec<&Vec<u8>> = self
                 .older
@@ -369,9 +415,11 @@ impl History {
             let header = RecordHeader::decode(blocks.block(LOG_START + lsn % RING))?;
             (header.lsn.get() == lsn).then_some(header.durable_lsn.get())
         });
-        let marked = RawMark::decode(blocks.block(MARK_BLOCK), &UUID).unwrap_or(0);
+        let marks = self.superblock.mark_blocks();
+        let marked =
+            marks.filter_map(|(block, place)| RawMark::decode(blocks.block(block), &UUID, place));
         let required = self.superblock.required_lsn.get();
-        said.chain([marked, required]).max().unwrap_or(0)
+        said.chain(marked).max().unwrap_or(0).max(required)
     }
 }
 

@@ -233,6 +233,9 @@ impl Core {
         if marked && copies.is_none() {
             return Ok(());
         }
+        if let Some(units) = copies {
+            self.mark_units(units)?;
+        }
         self.superblocks.flip(|superblock| {
             superblock.incompatible |= U64::new(RENAMED_ENTRIES);
             if let Some(units) = copies {
