@@ -18,7 +18,7 @@ use crate::commands::Commands;
 use crate::damage::unknown_space;
 use crate::exit::{Failure, failed};
 use crate::failure::shown;
-use crate::handover::control_socket::{ControlSocket, MountPolicy};
+use crate::handover::control_socket::{Callers, ControlSocket, MountPolicy};
 use crate::mount_service::MountService;
 use crate::notify;
 use crate::opening;
@@ -142,17 +142,13 @@ fn serve_all(
     let first = (options, service.commands);
     let mounts = MountService::new(Arc::clone(open), volume, first, &sessions);
     let mounts = Arc::new(mounts.with_backup(orders.clone()));
+    // There is no moment at which the volume is mounted and nobody could be asked.
+    let (opened, callers) = open_socket(service, &open.get()).unzip();
+    *socket = opened;
     mounts.mount_first(service.dir)?;
-    let alone = !open.get().is_read_only();
-    if service.moment.is_none() {
-        match ControlSocket::open(volume, alone, Arc::clone(&mounts)) {
-            Ok(open) => *socket = Some(open),
-            Err(error) => {
-                tracing::warn!(
-                    "no other branch can be mounted beside this one: no socket: {error}"
-                );
-            }
-        }
+    if let Some(Err(error)) = callers.map(|callers| callers.answer(Arc::clone(&mounts))) {
+        *socket = None;
+        warn_of_no_socket(&error);
     }
     let worker = orders.zip(taken).map(|orders| {
         let begun = BackupWorker::begin(orders, (open, volume, &sessions), options);
@@ -167,6 +163,19 @@ fn serve_all(
         mounts.end_notice().say(&text);
     }
     served
+}
+
+/// Opens the socket at which commands call, if there is to be one.
+fn open_socket(service: &Service<'_>, fs: &FileSystem) -> Option<(ControlSocket, Callers)> {
+    if service.moment.is_some() {
+        return None;
+    }
+    let opened = ControlSocket::open(service.volume, !fs.is_read_only());
+    opened.inspect_err(warn_of_no_socket).ok()
+}
+
+fn warn_of_no_socket(error: &io::Error) {
+    tracing::warn!("no other branch can be mounted beside this one: no socket: {error}");
 }
 
 /// What is said when the last moment of a backup was not stored.

@@ -226,7 +226,11 @@ fn durable_mark_is_written_once_for_what_became_durable() {
         counted(&fs, "device_writes") - before
     };
     let file = create(&fs, ROOT, "file");
-    assert_eq!(cost_of_sync(), 4, "the context, and the mark in three places");
+    assert_eq!(
+        cost_of_sync(),
+        4,
+        "the context, and the mark in three places"
+    );
     assert_eq!(cost_of_sync(), 0, "an idle volume");
     fs.setxattr(file, b"user.a", b"b", XattrMode::Set).unwrap();
     let fsynced = cost(&fs, file);

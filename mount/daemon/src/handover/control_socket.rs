@@ -89,13 +89,13 @@ pub struct ControlSocket {
 }
 
 impl ControlSocket {
-    /// Opens the socket of a volume, which this process has locked, and serves callers from then on.
-    /// What a killed daemon has left there is replaced. `alone` if the lock excludes others;
+    /// Opens the socket of a volume, which this process has locked. Callers wait until they are
+    /// answered. What a killed daemon has left there is replaced. `alone` if the lock excludes others;
     /// otherwise another daemon may have the socket, and keeps it.
     ///
     /// # Errors
     /// There is no place for the socket, or another daemon has it.
-    pub fn open(volume: &Path, alone: bool, policy: Arc<impl MountPolicy>) -> io::Result<Self> {
+    pub fn open(volume: &Path, alone: bool) -> io::Result<(Self, Callers)> {
         let folder = Folder::make(|why| tracing::warn!("not used for the daemon's socket: {why}"))?;
         let name = SocketName::of(&volume.metadata()?);
         let path = folder.reach(&name);
@@ -109,15 +109,29 @@ impl ControlSocket {
         let listener = UnixListener::bind(&path)?;
         std::fs::set_permissions(&path, Permissions::from_mode(0o600))?;
         let made = path.symlink_metadata()?;
-        thread::Builder::new()
-            .name("cairnfs-control".into())
-            .spawn(move || answer_callers(&listener, &policy))?;
         tracing::debug!("further mounts: {}", folder.shown(&name).display());
-        Ok(Self {
+        let socket = Self {
             folder,
             name,
             id: (made.dev(), made.ino()),
-        })
+        };
+        Ok((socket, Callers(listener)))
+    }
+}
+
+/// Those who call at an open socket. If this is dropped, they find that there is no daemon.
+pub struct Callers(UnixListener);
+
+impl Callers {
+    /// Answers callers from now on.
+    ///
+    /// # Errors
+    /// There is no thread for it.
+    pub fn answer(self, policy: Arc<impl MountPolicy>) -> io::Result<()> {
+        thread::Builder::new()
+            .name("cairnfs-control".into())
+            .spawn(move || answer_callers(&self.0, &policy))?;
+        Ok(())
     }
 }
 
@@ -385,6 +399,26 @@ mod tests {
 
     fn heard(stream: &UnixStream) -> Option<Answer> {
         receive(stream, None).unwrap().map(|(answer, _)| answer)
+    }
+
+    /// While the first mount is made there is an answer to wait for; without one, nobody is there.
+    #[test]
+    fn caller_before_the_first_mount_is_answered_after_it() {
+        let volume = tempfile::NamedTempFile::new().unwrap();
+        let called = |socket: &ControlSocket| {
+            let stream = UnixStream::connect(socket.folder.reach(&socket.name)).unwrap();
+            send(&stream, &mount("yes"), &[]).unwrap();
+            stream
+        };
+        let (socket, callers) = ControlSocket::open(volume.path(), true).unwrap();
+        let early = called(&socket);
+        callers.answer(Arc::<Fake>::default()).unwrap();
+        assert_eq!(heard(&early), Some(mountable()));
+        drop(socket);
+        let (socket, callers) = ControlSocket::open(volume.path(), true).unwrap();
+        let early = called(&socket);
+        drop(callers);
+        assert!(matches!(receive::<Answer>(&early, None), Ok(None) | Err(_)));
     }
 
     #[test]
