@@ -2,6 +2,19 @@
 //!
 //! A tree may contain a node or block of another tree only if it inherits it: born up to the
 //! boundary of its parent, and there in its parent. Everything else belongs to one root alone.
+//!
+//! What a root inherits is looked up in its parent: the top of each inherited subtree, large values
+//! and extents of the root's own leaves must be there at the same place. An inherited block is
+//! written in both roots or in neither. Roots agree about the birth of each block that they share: a
+//! root between two of them may go, and then the birth alone tells whether both have it. The same
+//! holds of extents that the log replaces, because a snapshot that only the log has may get them.
+//! The union of what is found must be what the bitmaps have.
+//!
+//! Lineages are checked for unknown parents, heads that are parents, boundaries out of order or not
+//! merged, equal names, and ids that were not given. Changes of roots in the log are checked in their
+//! order by the rules of replay. Nothing in the index may be younger than the first of them, no
+//! extent that the log adds behind one older than it, and nothing in a frozen root younger than its
+//! boundary. A dropped root is whole until its item goes, so it is checked like any other.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -12,6 +12,11 @@
 //!   inode: the minimal list that is equivalent to its mode.
 //!
 //! The same holds when another tree takes the place of the mounted one.
+//!
+//! An overlay above the mount does not learn the mode that setfacl(1) sets: it copies the kernel's mode
+//! of the inode when SETXATTR returns, and that reply carries none. The daemon could bring the new mode
+//! before only by a stat(2) of its own mount, which it would have to find through namespaces, and
+//! would wait for its own loops.
 
 use std::collections::HashSet;
 

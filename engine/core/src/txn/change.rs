@@ -1,5 +1,6 @@
 //! Changes of one inode's items within a transaction: each change is put into its slot of the dirty
-//! set, and its vector is added to the transaction. A change of times alone may need no vector.
+//! set, and its vector is added to the transaction. A change of times alone may need no vector:
+//! a kernel that keeps the times of files sends them after each SETXATTR, and waits.
 //!
 //! The caller holds the inode's lock. The inode's log dependencies are locked once for all changes
 //! that need them, until the [`Changes`] are dropped.

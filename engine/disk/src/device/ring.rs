@@ -1,7 +1,9 @@
 //! Several writes in flight at once, through io_uring, where the kernel supports it.
 //!
 //! Each thread has its own ring, created on first use. The ring shares ownership of a write's
-//! memory and file until the write is over, so an early return or a panic here is safe.
+//! memory and file until the write is over, so an early return or a panic here is safe. A single write
+//! is a system call in any case, and is made without it. Helper threads instead of the ring gained half
+//! as much on a loop device, and lost on a file.
 
 use std::cell::RefCell;
 use std::io::{self, ErrorKind};

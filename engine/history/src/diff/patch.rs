@@ -5,7 +5,8 @@
 //! the limit for text; longer ones are only compared, part by part. Renames, executable files, symbolic links and empty files have lines of
 //! their own before the diff. Paths with unusual characters are quoted as in C. A patch has no
 //! directories: for a renamed one it has the files below it. A path that another file takes over is
-//! a change in place, and the file that was there is copied from it to its new path.
+//! a change in place, and the file that was there is copied from it to its new path. A renamed symbolic
+//! link has its mode in the patch: without it readers take the link for a regular file.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,6 +1,10 @@
 //! What is decided for a side, because a path was chosen: the parts of inodes that are in conflict.
 //!
-//! Plain values.
+//! Plain values. Of a conflict of contents the side's contents and size are taken, with its mtime; of
+//! an attribute, that one. Names of the inodes of one conflict are one part, because it is not known
+//! which of several names replaced which: of a name that different files take, or of a directory that
+//! is removed and used, that is all names of the inodes that have a name there in any state, and of the
+//! directory. An inode that the side does not have is not in the result then.
 
 use std::collections::BTreeMap;
 

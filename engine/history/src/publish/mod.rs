@@ -3,7 +3,7 @@
 //! Uses the comparison of trees, the format and errors. Pure: it reads three frozen trees
 //! (base, ours, theirs) and returns operations or conflicts; it changes nothing. `ours` is the tree
 //! that receives, `theirs` the one that is published, `base` the state from which both came. The
-//! rules are a table in docs/internals/publish.md. A restore of paths is the same with a tree that has
+//! rules are a table in docs/internals/roots.md. A restore of paths is the same with a tree that has
 //! not changed: theirs is what the restore makes of it.
 //!
 //! Invariants:

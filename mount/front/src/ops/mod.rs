@@ -8,6 +8,13 @@
 //! attributes, the end of a mount, and lost writes. The kernel has already checked permissions
 //! (`default_permissions`).
 //!
+//! Checks in the daemon would not be as strict. `open` of a cached file, and a walk through cached
+//! names, send no message, and the names below a directory cannot be dropped before its chmod returns:
+//! the notification waits for the lock that the chmod holds. A message has user, group and thread of
+//! its caller; groups and capabilities in `/proc` are the thread's own, and requests through overlayfs,
+//! NFS or an io_uring personality are made with others. No reply refreshes a directory's attributes but
+//! one that returns it, so a create costs a GETATTR on kernels up to 6.18.
+//!
 //! Invariant: an operation looks up once which tree its ids mean, and does all of its work there. If
 //! that tree refuses it because it was replaced meanwhile, nothing of it was done, and it begins again.
 

@@ -6,7 +6,7 @@
 //! repeated there. Regular files stay with the old tree, also those that are equal in both: a program
 //! that has one open may act on what it read from other files of that tree. What else differs between
 //! both trees decides which inodes go on, and what the kernel is told to forget; see
-//! docs/internals/replacing.md.
+//! docs/internals/roots.md.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Each row of the table in docs/internals/publish.md.
+//! Each row of the table in docs/internals/roots.md.
 
 use super::support::{Models, plain};
 use crate::diff::tests::model::{Counters, Model, node};
