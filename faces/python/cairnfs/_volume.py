@@ -38,6 +38,11 @@ class Volume(History):
     mode is "r" (read-only), "r+" (the default), "a" (created with size bytes if there is no file)
     or "x" (created; an existing file is an error). A path of None is a volume in memory.
 
+    Options: label, of a new volume; branch, the branch or snapshot to open in place of main;
+    cache_budget in bytes; durability_interval in seconds (None: only on request); umask of new
+    files; owner, a pair of user and group (those of the process if not given); recovery=False, to
+    save what a volume with a damaged log has.
+
     Paths are str, bytes or os.PathLike, and begin at the root of the volume, with or without a
     slash. Errors are those of os: OSError with errno and filename. A volume is open in one process
     at a time, unless all open it with "r". It can be used by many threads. It is a context
