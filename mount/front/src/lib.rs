@@ -38,7 +38,6 @@ pub mod status;
 pub mod syncs;
 mod trees;
 pub mod waiting;
-mod words;
 
 pub use cairnfs_transport::Transport;
 pub use options::MountOptions;

@@ -3,12 +3,14 @@
 //! Pure parsing; an unknown word is an error that names it. Later words override earlier ones, as
 //! with mount(8).
 
+mod table;
+
 use std::ffi::OsString;
 use std::time::Duration;
 
 use cairnfs_transport::Transport;
 
-use crate::words::{DAEMON_WORDS, is_without_effect, unknown};
+use self::table::{DAEMON_WORDS, is_without_effect, unknown};
 
 /// When the kernel sends written data to the daemon.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
