@@ -18,15 +18,15 @@ mod inherited;
 mod interrupt;
 mod look;
 mod mount_location;
+mod opened_roots;
 mod output;
-mod roots;
 mod served;
 mod size;
 mod spec;
 mod stage;
 mod tree;
 mod verbs;
-mod volume;
+mod volume_by_path;
 
 use std::ffi::OsString;
 use std::path::Path;

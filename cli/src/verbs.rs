@@ -25,9 +25,9 @@ use crate::handover::attempts::{ANSWER, Alone, Asked, ask_or_do_alone};
 use crate::handover::caller::Call;
 use crate::interrupt;
 use crate::mount_location::{self, MountLocation};
-use crate::roots::Roots;
+use crate::opened_roots::Roots;
 use crate::stage::Stage;
-use crate::volume::Access;
+use crate::volume_by_path::Access;
 
 /// A command on snapshots and branches.
 #[derive(Debug, clap::Subcommand, Serialize, Deserialize)]

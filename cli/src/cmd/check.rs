@@ -21,7 +21,7 @@ use serde::Serialize;
 
 use crate::output::{self, Progress, counted};
 use crate::verbs;
-use crate::volume::{Access, Volume};
+use crate::volume_by_path::{Access, Volume};
 
 /// Exit code: damage was found and is still there.
 const ERRORS_LEFT: u8 = 4;

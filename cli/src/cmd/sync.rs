@@ -17,7 +17,7 @@ use cairnfs_fuse::mountinfo;
 use serde::{Deserialize, Serialize};
 
 use crate::daemon;
-use crate::roots::Roots;
+use crate::opened_roots::Roots;
 use crate::verbs::{self, Verb};
 
 const NOTES: &str = "\

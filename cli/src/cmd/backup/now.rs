@@ -17,8 +17,8 @@ use cairnfs_daemon::writer::writer_name;
 use serde::{Deserialize, Serialize};
 
 use super::{Shown, failure, interruption, moments, passphrase, rate, repair};
+use crate::opened_roots::Roots;
 use crate::output::{counted, local_time};
-use crate::roots::Roots;
 use crate::size::human;
 use crate::stage::Stage;
 use crate::verbs;
