@@ -38,7 +38,7 @@ mod search;
 mod ship;
 mod store;
 mod url;
-mod volume;
+mod volume_source;
 mod watch;
 mod writer;
 
@@ -62,6 +62,6 @@ pub use search::Damage;
 pub use ship::{Checkpoint, EachRun, Mended, Shipped, Shipper, Source};
 pub use store::{Asked, Store};
 pub use url::{Place, absolute, directory_of, environment, open, shown, usable};
-pub use volume::VolumeSource;
+pub use volume_source::VolumeSource;
 pub use watch::{Unwatched, Watch};
 pub use writer::{Writer, WriterOptions};

@@ -9,6 +9,7 @@ use cairnfs_disk::format::geometry::Geometry;
 
 use crate::births::Births;
 use crate::blocks::BlockSet;
+use crate::checked_volume::Volume;
 use crate::codes;
 use crate::given_up::{GivenUp, Mapped};
 use crate::holes::Holes;
@@ -16,7 +17,6 @@ use crate::log::Replay;
 use crate::parent::Parent;
 use crate::report::{Finding, Ledger};
 use crate::visit::Inherited;
-use crate::volume::Volume;
 
 /// The fields of an inode that checks across objects use.
 #[derive(Debug, Clone, Copy)]

@@ -6,6 +6,7 @@ use cairnfs_disk::format::key::Kind;
 use cairnfs_disk::format::{BLOCK_SIZE, checksum};
 
 use crate::checked::Checked;
+use crate::checked_volume::Volume;
 use crate::codes;
 use crate::holes::KeyRange;
 use crate::log::Replay;
@@ -13,7 +14,6 @@ use crate::overlay::{Merge, Sink};
 use crate::report::{Finding, Ledger};
 use crate::tree::Walker;
 use crate::visit::{Inherited, Item};
-use crate::volume::Volume;
 
 /// Verifies all written extents in the logical state of a root's files, except those in leaves that
 /// it inherits.

@@ -7,8 +7,8 @@
 //! after a finding, and suppresses findings that an earlier one explains; [`Report::unchecked`]
 //! lists what could not be checked for that reason.
 //!
-//! The steps, one module each: superblock (`volume`), log (`log`, `overlay`), the table of roots
-//! (`roots`); then for each root its tree (`tree`), the items of each object (`structure`, `object`,
+//! The steps, one module each: superblock (`checked_volume`), log (`log`, `overlay`), the table of roots
+//! (`root_table`); then for each root its tree (`tree`), the items of each object (`structure`, `object`,
 //! `directory`), values that attributes share (`shared`), links between objects (`links`), a path
 //! for each finding about an inode (`paths`), and on request the files' contents (`data`); at the
 //! end the bitmaps (`space`).
@@ -16,6 +16,7 @@
 mod births;
 mod blocks;
 mod checked;
+mod checked_volume;
 pub mod codes;
 mod context;
 mod data;
@@ -29,22 +30,21 @@ mod overlay;
 mod parent;
 mod paths;
 mod report;
-mod roots;
+mod root_table;
 mod shared;
 mod space;
 mod structure;
 mod tree;
 mod visit;
-mod volume;
 
 use cairnfs_disk::device::Device;
 use cairnfs_disk::error::Result;
 
 pub use report::{Finding, MAX_FINDINGS, Report, Stats};
 
+use checked_volume::Volume;
 use report::Ledger;
-use roots::Roots;
-use volume::Volume;
+use root_table::Roots;
 
 /// What to check.
 #[derive(Debug, Clone, Copy, Default)]

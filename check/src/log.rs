@@ -16,10 +16,10 @@ use cairnfs_disk::format::record::{
 };
 use cairnfs_disk::format::{checksum, record};
 
+use crate::checked_volume::Volume;
 use crate::codes;
 use crate::overlay::{Overlay, Overlays};
 use crate::report::{Finding, Ledger};
-use crate::volume::Volume;
 
 /// Number of blocks after the end of the log that are searched for durable LSNs (32 MiB).
 const BEYOND_BLOCKS: u64 = 8192;

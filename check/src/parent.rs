@@ -17,8 +17,8 @@ use cairnfs_disk::format::node::{CellValue, Expected, Node, RawOverflow};
 use cairnfs_disk::format::pointer::RawPtr;
 use cairnfs_disk::format::root::RawRoot;
 
+use crate::checked_volume::Volume;
 use crate::given_up::Mapped;
-use crate::volume::Volume;
 
 /// The tree of a parent.
 pub(crate) struct Parent<'a, 'd> {

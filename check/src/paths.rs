@@ -12,6 +12,7 @@ use cairnfs_disk::format::item::decode_dir_entry;
 use cairnfs_disk::format::key::Kind;
 
 use crate::checked::Checked;
+use crate::checked_volume::Volume;
 use crate::context::Link;
 use crate::holes::KeyRange;
 use crate::log::Replay;
@@ -19,7 +20,6 @@ use crate::overlay::{Merge, Sink};
 use crate::report::Ledger;
 use crate::tree::Walker;
 use crate::visit::Item;
-use crate::volume::Volume;
 
 /// Maximum number of entries whose names are looked up.
 const MAX_ENTRIES: usize = 1 << 20;

@@ -11,10 +11,10 @@ use cairnfs_disk::format::group::GroupEntry;
 use zerocopy::FromBytes;
 
 use crate::blocks::GROUP_WORDS;
+use crate::checked_volume::Volume;
 use crate::codes;
 use crate::context::Claims;
 use crate::report::{Finding, Ledger};
-use crate::volume::Volume;
 
 /// Checks the group table, the bitmaps and the counts.
 pub(crate) fn check(volume: &Volume<'_>, claims: &Claims, ledger: &mut Ledger<'_>) -> Result<()> {

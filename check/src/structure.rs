@@ -15,6 +15,7 @@ use cairnfs_disk::format::root::RawRoot;
 use cairnfs_disk::format::xattr::decode_stored_xattrs;
 use cairnfs_disk::format::{FIRST_USER_INO, ROOT_INO};
 
+use crate::checked_volume::Volume;
 use crate::codes;
 use crate::context::{Claims, Context, Found};
 use crate::given_up::{GivenUp, Mapped};
@@ -26,7 +27,6 @@ use crate::parent::Parent;
 use crate::report::{Finding, Ledger};
 use crate::shared::Shared;
 use crate::visit::{Inherited, Item};
-use crate::volume::Volume;
 
 /// Groups items by object.
 pub(crate) struct Structure<'a> {

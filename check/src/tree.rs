@@ -14,12 +14,12 @@ use cairnfs_disk::format::root::RawRoot;
 use cairnfs_disk::format::{MAX_VALUE, NODE_BLOCKS, NODE_SIZE, checksum};
 
 use crate::blocks::BlockSet;
+use crate::checked_volume::Volume;
 use crate::codes;
 use crate::holes::KeyRange;
 use crate::parent::Parent;
 use crate::report::{Finding, Ledger};
 use crate::visit::{Inherited, Item, Visitor};
-use crate::volume::Volume;
 
 /// Data bytes in a unit of a large value; the block number of the next unit precedes them.
 const UNIT_DATA: usize = NODE_SIZE - 8;

@@ -9,10 +9,10 @@ use cairnfs_daemon::commands::{Caller, Command, Place};
 use cairnfs_daemon::failure::{self, AnyError, Failure, shown};
 use serde_json::Value;
 
-use crate::roots::Roots;
+use crate::opened_roots::Roots;
 use crate::stage::{Manner, Stage};
 use crate::verbs::Verb;
-use crate::volume::Access;
+use crate::volume_by_path::Access;
 
 /// A command, and how the process that was called wants output.
 struct Served {

@@ -4,9 +4,8 @@
 //! process; otherwise the volume is opened here. Either performs the same [`Verb`]. Files that a command
 //! names are opened here, with the rights and the working directory of the caller.
 
-use std::cell::OnceCell;
 use std::ffi::OsStr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 
 use cairnfs::Error;
@@ -14,20 +13,20 @@ use cairnfs_daemon::failure::{self, AnyError, Failure, io_text, shown};
 use cairnfs_daemon::handover::folder::SocketName;
 use cairnfs_daemon::handover::frames::{Answer, NamedMount, Run};
 use cairnfs_daemon::holder;
-use cairnfs_fuse::mountinfo::{self, MountEntry};
 use rustix::process::geteuid;
 use serde::{Deserialize, Serialize};
 
-use crate::cmd::{
-    backup, branch, diff, drop, log, publish, receive, rename, restore, send, snapshot, sync,
-};
+use crate::cmd::backup::now;
+use crate::cmd::{branch, diff, drop, log, publish, receive, rename, restore, send, snapshot};
 use crate::handover::attempts::{ANSWER, Alone, Asked, ask_or_do_alone};
 use crate::handover::caller::Call;
 use crate::interrupt;
 use crate::mount_location::{self, MountLocation};
-use crate::roots::Roots;
+use crate::named_volume::Named;
+use crate::opened_roots::Roots;
+use crate::ship;
 use crate::stage::Stage;
-use crate::volume::Access;
+use crate::volume_by_path::Access;
 
 /// A command on snapshots and branches.
 #[derive(Debug, clap::Subcommand, Serialize, Deserialize)]
@@ -44,10 +43,10 @@ pub enum Verb {
     Receive(receive::Args),
     /// Its own module has the command line.
     #[command(skip)]
-    Backup(backup::now::Args),
+    Backup(now::Args),
     /// Its own module has the command line.
     #[command(skip)]
-    Ship(sync::Ship),
+    Ship(ship::Ship),
 }
 
 impl Verb {
@@ -104,8 +103,8 @@ impl Verb {
             Verb::Drop(args) => drop::perform(args, roots),
             Verb::Send(args) => send::perform(args, roots),
             Verb::Receive(args) => receive::perform(args, roots),
-            Verb::Backup(args) => backup::now::perform(args, roots),
-            Verb::Ship(args) => sync::ship(args, roots),
+            Verb::Backup(args) => now::perform(args, roots),
+            Verb::Ship(args) => ship::ship(args, roots),
         }
     }
 
@@ -230,113 +229,13 @@ fn perform_here(verb: &Verb, named: &Named, roots: Roots<'_>) -> Result<u8, AnyE
     done
 }
 
-/// The file or device of the volume that a command names, in the form that all commands find.
-///
-/// # Errors
-/// No volume is meant.
-pub fn file_of(path: &Path) -> Result<PathBuf, Failure> {
-    let named = Named::find(path)?;
-    let volume = named
-        .location()?
-        .map_or(named.volume.clone(), |location| location.volume.clone());
-    Ok(volume.canonicalize().unwrap_or(volume))
-}
-
-/// The volume that a command names, by its path or by that of a mount.
-struct Named {
-    /// Its path, or that by which it was mounted.
-    volume: PathBuf,
-    mount: Option<InMount>,
-}
-
-/// A mount that a command names by a directory in it.
-struct InMount {
-    dir: PathBuf,
-    entry: MountEntry,
-    /// What its daemon tells, once that is needed: asking takes a process of its own.
-    location: OnceCell<MountLocation>,
-}
-
-impl InMount {
-    fn location(&self) -> Result<&MountLocation, Failure> {
-        if let Some(location) = self.location.get() {
-            return Ok(location);
-        }
-        let location = MountLocation::of(&self.dir)?.ok_or_else(|| no_volume(&self.dir))?;
-        Ok(self.location.get_or_init(|| location))
-    }
-}
-
-fn no_volume(dir: &Path) -> Failure {
-    Failure::new(shown(dir), "is a directory, not a volume")
-        .hint("name the file or device that holds the volume, or a directory where it is mounted")
-}
-
-impl Named {
-    fn find(path: &Path) -> Result<Self, Failure> {
-        if !mountinfo::is_directory(path) {
-            return Ok(Self {
-                volume: path.to_path_buf(),
-                mount: None,
-            });
-        }
-        // A directory stands for the volume that is mounted there, or above.
-        let entry = mount_location::entry_of(path)?.ok_or_else(|| no_volume(path))?;
-        if entry.is_moment() {
-            let why = "shows a moment of a backup, which has no snapshots and no branches";
-            return Err(Failure::new(shown(path), why)
-                .hint("to make a volume of it: cairnfs restore-from URL FILE --at MOMENT"));
-        }
-        Ok(Self {
-            volume: mountinfo::volume_of(&entry.source).to_path_buf(),
-            mount: Some(InMount {
-                dir: path.to_path_buf(),
-                entry,
-                location: OnceCell::new(),
-            }),
-        })
-    }
-
-    /// That of a directory in a mount, which may lead to another one by now.
-    fn located(dir: &Path, location: MountLocation) -> Self {
-        Self {
-            volume: location.volume.clone(),
-            mount: Some(InMount {
-                dir: dir.to_path_buf(),
-                entry: location.entry.clone(),
-                location: location.into(),
-            }),
-        }
-    }
-
-    fn location(&self) -> Result<Option<&MountLocation>, Failure> {
-        self.mount.as_ref().map(InMount::location).transpose()
-    }
-
-    /// Where the file is. That of a mount may have been moved, and its path may have another one.
-    fn path(&self) -> Result<PathBuf, Failure> {
-        let Some(location) = self.location()? else {
-            return Ok(self.volume.clone());
-        };
-        location.path().ok_or_else(|| {
-            let why = "was moved or deleted while it was mounted, and its daemon does not answer";
-            Failure::new(shown(&self.volume), why)
-        })
-    }
-
-    /// The branch or snapshot of the mount.
-    fn branch(&self) -> Result<Option<&str>, Failure> {
-        Ok(self.location()?.and_then(MountLocation::branch))
-    }
-}
-
 /// Has the command performed by the daemon of the volume, if there is one.
 fn ask(verb: &Verb, named: &Named, stage: &Stage) -> Result<Asked<u8>, AnyError> {
     let by_path = || Some(SocketName::of(&named.volume.metadata().ok()?));
     let Some(mount) = &named.mount else {
         return ask_at(verb, named, (by_path(), None), stage);
     };
-    if mount.location.get().is_none() && !mount.entry.has("ro") {
+    if !mount.is_located() && !mount.entry.has("ro") {
         // Mostly the volume is where it was mounted. Its daemon knows its mounts by their devices, so
         // another one does nothing; and the branch of one that is not read-only.
         let likely = (by_path(), Some(mount_location::named(&mount.entry)));

@@ -13,7 +13,7 @@ use crate::spec::VolumePath;
 use crate::tree::stream_sink::StreamSink;
 use crate::tree::volume_source::VolumeSource;
 use crate::tree::{Copier, Keep};
-use crate::volume::{Access, LastLink, Volume};
+use crate::volume_by_path::{Access, LastLink, Volume};
 
 const EXAMPLES: &str = "\
 Examples:

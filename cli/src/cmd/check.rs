@@ -19,9 +19,9 @@ use cairnfs_disk::device::{Access as DeviceAccess, FileDevice};
 use cairnfs_fuse::mountinfo;
 use serde::Serialize;
 
+use crate::named_volume;
 use crate::output::{self, Progress, counted};
-use crate::verbs;
-use crate::volume::{Access, Volume};
+use crate::volume_by_path::{Access, Volume};
 
 /// Exit code: damage was found and is still there.
 const ERRORS_LEFT: u8 = 4;
@@ -129,7 +129,7 @@ pub fn run(mut args: Args) -> Result<ExitCode, AnyError> {
     }
     if mountinfo::is_directory(&args.volume) {
         // The volume that is mounted there: one that is only read can be checked.
-        let file = verbs::file_of(&args.volume);
+        let file = named_volume::file_of(&args.volume);
         args.volume = file.map_err(|failure| failure.code(OPERATIONAL))?;
     }
     let report = examine(&args)?;

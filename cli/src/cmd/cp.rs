@@ -21,7 +21,7 @@ use crate::tree::typed::{self, Typed};
 use crate::tree::volume_sink::VolumeSink;
 use crate::tree::volume_source::VolumeSource;
 use crate::tree::{Copier, Keep, Sink, Source, join};
-use crate::volume::{Access, LastLink, Volume, split_last};
+use crate::volume_by_path::{Access, LastLink, Volume, split_last};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -9,8 +9,8 @@ use cairnfs_daemon::reference::{name_of, root_failure};
 use cairnfs_daemon::shell::word_of_path;
 use serde::{Deserialize, Serialize};
 
+use crate::opened_roots::{Roots, Telling};
 use crate::output::counted;
-use crate::roots::{Roots, Telling};
 use crate::size::human;
 
 const EXAMPLES: &str = "\

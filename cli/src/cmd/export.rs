@@ -23,7 +23,7 @@ use crate::tree::typed::Typed;
 use crate::tree::volume_source::VolumeSource;
 use crate::tree::whole_file::WholeFile;
 use crate::tree::{CHUNK, Copier, Keep};
-use crate::volume::{Access, LastLink, Volume, split_last};
+use crate::volume_by_path::{Access, LastLink, Volume, split_last};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -22,7 +22,7 @@ use crate::tree::packed::unpacked;
 use crate::tree::tar_in::TarReader;
 use crate::tree::volume_sink::VolumeSink;
 use crate::tree::{Copier, Keep, Summary, umask};
-use crate::volume::{Access, Volume};
+use crate::volume_by_path::{Access, Volume};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -13,8 +13,8 @@ use jiff::tz::TimeZone;
 use serde::{Deserialize, Serialize};
 
 use crate::look::{self, Look};
+use crate::opened_roots::{JsonRoot, Roots, created, kind, show_name};
 use crate::output::local_time;
-use crate::roots::{JsonRoot, Roots, created, kind, show_name};
 use crate::size::human;
 
 const EXAMPLES: &str = "\

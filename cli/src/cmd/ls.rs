@@ -13,7 +13,7 @@ use serde::Serialize;
 use crate::output::{Style, json, local_time, mode_string, utc_time, write_name};
 use crate::spec::VolumePath;
 use crate::tree::join;
-use crate::volume::{LastLink, Volume};
+use crate::volume_by_path::{LastLink, Volume};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -106,7 +106,7 @@ pub fn run(args: Args) -> Result<ExitCode, AnyError> {
     } else {
         LastLink::Follow
     };
-    let (volume, node) = Volume::open_at(&place, crate::volume::Access::Read, last)?;
+    let (volume, node) = Volume::open_at(&place, crate::volume_by_path::Access::Read, last)?;
     let mut reports = Vec::new();
     let mut damage = None;
     if !node.is_dir() {
@@ -293,7 +293,7 @@ fn device(attr: &Attr) -> Option<[u32; 2]> {
 
 fn rooted(path: &[u8]) -> Vec<u8> {
     let mut rooted = b"/".to_vec();
-    rooted.extend(crate::volume::components(path).join(&b'/'));
+    rooted.extend(crate::volume_by_path::components(path).join(&b'/'));
     rooted
 }
 

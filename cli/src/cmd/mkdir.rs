@@ -8,7 +8,7 @@ use cairnfs_daemon::failure::{AnyError, Explain, Failure};
 use crate::cmd::each;
 use crate::spec::VolumePath;
 use crate::tree;
-use crate::volume::{Access, LastLink, Volume, caller, ends_in_dots, split_last};
+use crate::volume_by_path::{Access, LastLink, Volume, caller, ends_in_dots, split_last};
 
 const EXAMPLES: &str = "\
 Examples:

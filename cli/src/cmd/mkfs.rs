@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use crate::output::{self, Progress};
 use crate::size;
-use crate::volume::caller;
+use crate::volume_by_path::caller;
 
 /// Default size of a new image file, in bytes.
 pub const DEFAULT_SIZE: u64 = 64 << 30;

@@ -11,8 +11,8 @@ use cairnfs_daemon::shell::{word, word_of, word_of_path};
 use cairnfs_disk::format::root::MAIN_NAME;
 use serde::{Deserialize, Serialize};
 
+use crate::opened_roots::{Roots, Telling, take_back};
 use crate::output::counted;
-use crate::roots::{Roots, Telling, take_back};
 use crate::stage::Stage;
 
 const EXAMPLES: &str = "\

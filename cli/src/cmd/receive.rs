@@ -10,8 +10,8 @@ use cairnfs_daemon::raw_path;
 use cairnfs_daemon::reference::change_failure;
 use serde::{Deserialize, Serialize};
 
+use crate::opened_roots::{JsonRoot, Roots, Telling, show_name};
 use crate::output::Progress;
-use crate::roots::{JsonRoot, Roots, Telling, show_name};
 use crate::stage::Stage;
 use crate::tree::CHUNK;
 

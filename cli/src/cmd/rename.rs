@@ -8,7 +8,7 @@ use cairnfs_daemon::raw_path;
 use cairnfs_daemon::reference::{change_failure, name_of, root_failure};
 use serde::{Deserialize, Serialize};
 
-use crate::roots::{JsonRoot, Roots, Telling, show_name};
+use crate::opened_roots::{JsonRoot, Roots, Telling, show_name};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -9,7 +9,7 @@ use cairnfs_daemon::reference::name_of;
 use cairnfs_daemon::shell::{word, word_of_path};
 use serde::{Deserialize, Serialize};
 
-use crate::roots::{ROOTED, Roots, Telling, take_back};
+use crate::opened_roots::{ROOTED, Roots, Telling, take_back};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -12,8 +12,8 @@ use cairnfs_daemon::reference::name_of;
 use cairnfs_daemon::shell::word_of_path;
 use serde::{Deserialize, Serialize};
 
+use crate::opened_roots::Roots;
 use crate::output::Progress;
-use crate::roots::Roots;
 use crate::stage::Stage;
 use crate::tree::CHUNK;
 use crate::tree::typed::Typed;

@@ -4,7 +4,7 @@ use cairnfs::Volume;
 use cairnfs_daemon::failure::AnyError;
 use serde::{Deserialize, Serialize};
 
-use crate::roots::{NewRoot, Roots};
+use crate::opened_roots::{NewRoot, Roots};
 
 const EXAMPLES: &str = "\
 Examples:

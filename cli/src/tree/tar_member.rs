@@ -220,7 +220,7 @@ pub fn clean(raw: &[u8]) -> Result<Vec<u8>, &'static str> {
     if raw.contains(&0) {
         return Err("the name holds a NUL");
     }
-    let names = crate::volume::components(raw);
+    let names = crate::volume_by_path::components(raw);
     if names.iter().any(|name| name == b"..") {
         return Err("the name leads upwards");
     }

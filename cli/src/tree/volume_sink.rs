@@ -15,7 +15,7 @@ use cairnfs_disk::types::{FileKind, RenameMode, SetAttr, SetTime, Time, XattrMod
 use super::{
     Keep, Meta, Segment, Sink, join, mode_without, push_name, shared, split, temporary_name,
 };
-use crate::volume::{Node, Volume, caller};
+use crate::volume_by_path::{Node, Volume, caller};
 
 /// The sink for a directory of a volume.
 pub struct VolumeSink {

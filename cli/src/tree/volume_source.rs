@@ -8,7 +8,7 @@ use cairnfs_daemon::failure::{Explain, Failure};
 use cairnfs_disk::types::{FileKind, SeekTo};
 
 use super::{Listing, Meta, Segment, Segments, Source, Xattr, push_name};
-use crate::volume::{Node, Volume, components};
+use crate::volume_by_path::{Node, Volume, components};
 
 /// The source for a file or tree of an open volume.
 pub struct VolumeSource {

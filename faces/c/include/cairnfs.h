@@ -172,6 +172,27 @@ struct cairnfs_stat {
 // An open file, by its number; 0 is none.
 typedef uint64_t cairnfs_file;
 
+// A branch or snapshot of a volume.
+struct cairnfs_root {
+  // sizeof (struct cairnfs_root).
+  uint32_t struct_size;
+  // Its id, which no other root ever gets.
+  uint32_t id;
+  // 1 if its files can be changed, 0 for a snapshot.
+  uint32_t writable;
+  // Length of the name, without its zero byte; 0 if it has none.
+  uint32_t name_len;
+  // Creation.
+  struct cairnfs_timespec created;
+  // The name in UTF-8, ended by a zero byte.
+  char name[256];
+  // The id of the root that it was forked from, or that was frozen when it was forked; 0 if there
+  // is none.
+  uint32_t parent;
+  // 1 if it has no name and goes as soon as nobody reads it, else 0.
+  uint32_t being_dropped;
+};
+
 // How to publish a branch. Zeroed except for struct_size it means: onto main, and conflicts change
 // nothing.
 struct cairnfs_publish_options {
@@ -283,27 +304,6 @@ struct cairnfs_conflict {
   uint64_t why_len;
 };
 
-// A branch or snapshot of a volume.
-struct cairnfs_root {
-  // sizeof (struct cairnfs_root).
-  uint32_t struct_size;
-  // Its id, which no other root ever gets.
-  uint32_t id;
-  // 1 if its files can be changed, 0 for a snapshot.
-  uint32_t writable;
-  // Length of the name, without its zero byte; 0 if it has none.
-  uint32_t name_len;
-  // Creation.
-  struct cairnfs_timespec created;
-  // The name in UTF-8, ended by a zero byte.
-  char name[256];
-  // The id of the root that it was forked from, or that was frozen when it was forked; 0 if there
-  // is none.
-  uint32_t parent;
-  // 1 if it has no name and goes as soon as nobody reads it, else 0.
-  uint32_t being_dropped;
-};
-
 // How to open or create a volume. Zeroed except for struct_size it means: an existing volume, for
 // reading and writing, with the defaults of the library.
 struct cairnfs_volume_options {
@@ -385,6 +385,41 @@ int cairnfs_fchown(cairnfs_file file, uint32_t uid, uint32_t gid);
 // Sets the inode flags of a file or directory, with the bits of FS_IOC_SETFLAGS; follows a symbolic
 // link.
 int cairnfs_set_flags(cairnfs_volume volume, const char *path, uint32_t flags);
+
+// Makes a durable snapshot of all files under a name in UTF-8. It is read through
+// cairnfs_open_branch(), or by opening the volume with this name as root.
+int cairnfs_snapshot(cairnfs_volume volume, const char *name);
+
+// Makes a durable branch under a name in UTF-8, and opens it: a tree of files that begins as this
+// one is now, and is changed independently of it. The branch is a volume for all other calls;
+// cairnfs_sync(), cairnfs_sync_through() and cairnfs_trim() are those of the whole volume.
+int cairnfs_branch(cairnfs_volume volume, const char *name, cairnfs_volume *branch);
+
+// Opens a branch or snapshot of an open volume by its name. The files of a snapshot cannot be
+// changed (EROFS). All handles of one branch lead to the same tree.
+int cairnfs_open_branch(cairnfs_volume volume, const char *name, cairnfs_volume *branch);
+
+// Gives a branch or snapshot another name. It stays open under it.
+int cairnfs_rename_root(cairnfs_volume volume, const char *old, const char *new_);
+
+// Gets all branches and snapshots of the volume, in order of their ids. Sets *count to their number;
+// with a capacity of 0 only that, ERANGE if the capacity is too small. struct_size of the first
+// element holds for all.
+int cairnfs_roots(cairnfs_volume volume,
+                  struct cairnfs_root *roots,
+                  size_t capacity,
+                  size_t *count);
+
+// Gets the branch or snapshot of a reference: its name, BRANCH@SNAPSHOT, or BRANCH@TIME, the newest
+// snapshot in the history of the branch that is as old (10:30, 2026-01-31T10:30, -5m).
+int cairnfs_find_root(cairnfs_volume volume, const char *reference, struct cairnfs_root *root);
+
+// Gets the bytes that belong to a branch or snapshot alone, given by its id: what dropping it frees;
+// 0 if others were forked from it. Changes that are not merged yet are
+// merged first. It takes as long as that, and as it differs from its neighbours.
+int cairnfs_space_of(cairnfs_volume volume,
+                     uint32_t id,
+                     uint64_t *bytes);
 
 // The message of the last call of this thread that failed; "" if none has. It stays valid until
 // another call of this thread fails, or the thread ends.
@@ -608,41 +643,6 @@ int cairnfs_next_conflict(cairnfs_report report,
 
 // Closes a report.
 int cairnfs_close_report(cairnfs_report report);
-
-// Makes a durable snapshot of all files under a name in UTF-8. It is read through
-// cairnfs_open_branch(), or by opening the volume with this name as root.
-int cairnfs_snapshot(cairnfs_volume volume, const char *name);
-
-// Makes a durable branch under a name in UTF-8, and opens it: a tree of files that begins as this
-// one is now, and is changed independently of it. The branch is a volume for all other calls;
-// cairnfs_sync(), cairnfs_sync_through() and cairnfs_trim() are those of the whole volume.
-int cairnfs_branch(cairnfs_volume volume, const char *name, cairnfs_volume *branch);
-
-// Opens a branch or snapshot of an open volume by its name. The files of a snapshot cannot be
-// changed (EROFS). All handles of one branch lead to the same tree.
-int cairnfs_open_branch(cairnfs_volume volume, const char *name, cairnfs_volume *branch);
-
-// Gives a branch or snapshot another name. It stays open under it.
-int cairnfs_rename_root(cairnfs_volume volume, const char *old, const char *new_);
-
-// Gets all branches and snapshots of the volume, in order of their ids. Sets *count to their number;
-// with a capacity of 0 only that, ERANGE if the capacity is too small. struct_size of the first
-// element holds for all.
-int cairnfs_roots(cairnfs_volume volume,
-                  struct cairnfs_root *roots,
-                  size_t capacity,
-                  size_t *count);
-
-// Gets the branch or snapshot of a reference: its name, BRANCH@SNAPSHOT, or BRANCH@TIME, the newest
-// snapshot in the history of the branch that is as old (10:30, 2026-01-31T10:30, -5m).
-int cairnfs_find_root(cairnfs_volume volume, const char *reference, struct cairnfs_root *root);
-
-// Gets the bytes that belong to a branch or snapshot alone, given by its id: what dropping it frees;
-// 0 if others were forked from it. Changes that are not merged yet are
-// merged first. It takes as long as that, and as it differs from its neighbours.
-int cairnfs_space_of(cairnfs_volume volume,
-                     uint32_t id,
-                     uint64_t *bytes);
 
 // Sets the times of access and modification, the first and the second of two, as utimensat(2);
 // both to the present if times is null. If follow is 0, a symbolic link at the end of the path is

@@ -31,6 +31,7 @@
 
 mod attributes;
 mod boundary;
+mod branch_calls;
 mod entries;
 mod error;
 mod file;
@@ -38,26 +39,25 @@ mod fork;
 mod handles;
 mod history;
 mod listing;
-mod names;
+mod name_calls;
 mod report;
-mod roots;
 mod structs;
 mod times;
-mod volume;
+mod volume_calls;
 mod xattrs;
 
 pub use attributes::*;
+pub use branch_calls::*;
 pub use error::cairnfs_message;
 pub use file::*;
 pub use handles::{cairnfs_dir, cairnfs_file, cairnfs_report, cairnfs_volume};
 pub use history::*;
 pub use listing::*;
-pub use names::*;
+pub use name_calls::*;
 pub use report::*;
-pub use roots::*;
 pub use structs::*;
 pub use times::{cairnfs_futimens, cairnfs_utimens};
-pub use volume::*;
+pub use volume_calls::*;
 pub use xattrs::*;
 
 use std::ffi::{c_char, c_int};

@@ -14,9 +14,9 @@ use object_store::{
 };
 
 use crate::blocking::blocking;
-use crate::names::{error_at, error_of, not_found, path_of};
+use crate::locations::{error_at, error_of, not_found, path_of};
 use crate::put::Place;
-use crate::{STORE, attributes, names};
+use crate::{STORE, attributes, locations};
 
 /// Most bytes that one call of the library reads.
 const STEP: u64 = 1 << 20;
@@ -42,7 +42,7 @@ struct Opened {
 impl Place {
     fn open(&self, location: &Path) -> Result<Opened> {
         let path = path_of(&self.root, location);
-        if names::check(location).is_err() || !self.is_object(&path) {
+        if locations::check(location).is_err() || !self.is_object(&path) {
             return Err(not_found(location));
         }
         let file = self.volume.open_file(&path);

@@ -61,12 +61,12 @@ mod attributes;
 mod blocking;
 mod get;
 mod list;
-mod names;
+mod locations;
 mod put;
 mod store;
 mod upload;
 
-pub use names::Refused;
+pub use locations::Refused;
 pub use store::CairnStore;
 
 /// The name of the store in errors.

@@ -13,7 +13,7 @@ use object_store::{ListResult, ObjectMeta, Result};
 
 use crate::blocking::blocking;
 use crate::get::meta_of;
-use crate::names::{self, STAGING, error_of, path_of};
+use crate::locations::{self, STAGING, error_of, path_of};
 use crate::put::Place;
 
 /// Objects of one step of a stream.
@@ -32,7 +32,7 @@ impl Place {
     /// The files and directories of a directory, in order; none if it does not exist.
     fn entries(&self, location: &Path) -> Result<Vec<Entry>> {
         let root = location.as_ref().is_empty();
-        if !root && names::check(location).is_err() {
+        if !root && locations::check(location).is_err() {
             return Ok(Vec::new());
         }
         let listing = match self.volume.read_dir(path_of(&self.root, location)) {

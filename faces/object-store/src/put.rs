@@ -17,8 +17,8 @@ use object_store::{Error, PutMode, PutResult, Result, UpdateVersion};
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::attributes::e_tag;
-use crate::names::{Refused, STAGING, error_at, error_of, path_of};
-use crate::{STORE, names};
+use crate::locations::{Refused, STAGING, error_at, error_of, path_of};
+use crate::{STORE, locations};
 
 /// Retries of a call that races with threads that create and remove its directory.
 const RACES: u32 = 1000;
@@ -230,7 +230,7 @@ impl Place {
         let (source, target) = (path_of(&self.root, from), path_of(&self.root, to));
         let locked = lock_both(&source, &target);
         if !self.is_object(&source) {
-            return Err(names::not_found(from));
+            return Err(locations::not_found(from));
         }
         self.with_directory(to, &target, || {
             self.volume.rename_with(&source, &target, mode)
@@ -251,7 +251,7 @@ impl Place {
     /// Removes the object at a location, and the directories that it leaves empty. Where there is
     /// none, there is nothing to do.
     pub(crate) fn delete(&self, location: &Path) -> Result<()> {
-        if names::check(location).is_err() {
+        if locations::check(location).is_err() {
             return Ok(());
         }
         let path = path_of(&self.root, location);

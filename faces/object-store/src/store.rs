@@ -19,7 +19,7 @@ use object_store::{
 };
 
 use crate::blocking::blocking;
-use crate::names::{self, error_at, error_of, not_found, path_of};
+use crate::locations::{self, error_at, error_of, not_found, path_of};
 use crate::put::Place;
 use crate::upload::{Upload, Uploads, write};
 use crate::{attributes, get, list};
@@ -128,7 +128,7 @@ impl ObjectStore for CairnStore {
         opts: PutOptions,
     ) -> Result<PutResult> {
         no_tags(&opts.tags)?;
-        names::check(location)?;
+        locations::check(location)?;
         let location = location.clone();
         self.run(move |place| {
             let file = place.unnamed().map_err(error_of)?;
@@ -199,11 +199,11 @@ impl ObjectStore for CairnStore {
     }
 
     async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
-        names::check(to)?;
+        locations::check(to)?;
         let (from, to) = (from.clone(), to.clone());
         self.run(move |place| {
             let source = path_of(&place.root, &from);
-            if names::check(&from).is_err() || !place.is_object(&source) {
+            if locations::check(&from).is_err() || !place.is_object(&source) {
                 return Err(not_found(&from));
             }
             let source = place.volume.open_file(&source);
@@ -225,8 +225,8 @@ impl ObjectStore for CairnStore {
     }
 
     async fn rename_opts(&self, from: &Path, to: &Path, options: RenameOptions) -> Result<()> {
-        names::check(to)?;
-        if names::check(from).is_err() {
+        locations::check(to)?;
+        if locations::check(from).is_err() {
             return Err(not_found(from));
         }
         let mode = match options.target_mode {

@@ -17,7 +17,7 @@ use object_store::{
 use parking_lot::Mutex;
 
 use crate::blocking::blocking;
-use crate::names::{self, error_of};
+use crate::locations::{self, error_of};
 use crate::put::Place;
 use crate::{STORE, attributes};
 
@@ -55,7 +55,7 @@ impl Upload {
         location: &Path,
         attributes: Attributes,
     ) -> Result<Self> {
-        names::check(location)?;
+        locations::check(location)?;
         let (place, location) = (place.clone(), location.clone());
         blocking(move || {
             let file = place.unnamed().map_err(error_of)?;
@@ -141,7 +141,7 @@ impl fmt::Debug for Uploads {
 
 impl Uploads {
     pub(crate) fn begin(&self, location: &Path, attributes: Attributes) -> Result<MultipartId> {
-        names::check(location)?;
+        locations::check(location)?;
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let parts = Parts {
             attributes,
@@ -193,7 +193,7 @@ impl Uploads {
         location: &Path,
         id: &MultipartId,
     ) -> Result<PutResult> {
-        names::check(location)?;
+        locations::check(location)?;
         let upload = self.end(id)?;
         let (place, location) = (place.clone(), location.clone());
         blocking(move || {

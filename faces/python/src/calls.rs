@@ -9,8 +9,8 @@ use pyo3::prelude::*;
 
 use crate::error::{os_error, os_error_of_two};
 use crate::path::PathArg;
+use crate::path_calls::{Sequence, Volume};
 use crate::stat::Stat;
-use crate::volume::{Sequence, Volume};
 
 impl Volume {
     /// Calls `what` without the GIL; an error gets the path.

@@ -11,19 +11,19 @@
 )]
 
 mod batch;
+mod branch_functions;
 mod calls;
 mod data;
 mod entry;
 mod error;
 mod file;
 mod path;
+mod path_calls;
 mod process;
-mod roots;
 mod shared;
 mod stat;
 mod streams;
 mod times;
-mod volume;
 
 /// The module `cairnfs._native`.
 #[pyo3::pymodule(name = "_native")]
@@ -31,17 +31,19 @@ mod native {
     use pyo3::prelude::*;
 
     #[pymodule_export]
+    use crate::branch_functions::{
+        diff, drop_root, find_root, free_drops, publish, restore, roots, space_of,
+    };
+    #[pymodule_export]
     use crate::entry::{DirEntry, ScanDir};
     #[pymodule_export]
     use crate::file::File;
     #[pymodule_export]
-    use crate::roots::{diff, drop_root, find_root, free_drops, publish, restore, roots, space_of};
+    use crate::path_calls::{Sequence, Volume};
     #[pymodule_export]
     use crate::stat::Stat;
     #[pymodule_export]
     use crate::streams::{receive, send};
-    #[pymodule_export]
-    use crate::volume::{Sequence, Volume};
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {

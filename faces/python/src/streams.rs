@@ -11,7 +11,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use crate::error::os_error;
-use crate::volume::Volume;
+use crate::path_calls::Volume;
 
 /// Bytes of one call of a file object.
 const STEP: usize = 256 << 10;

@@ -8,9 +8,11 @@
 //! options ([`options`]), and the channel from commands to a running daemon ([`control`], [`opening`],
 //! [`status`]). [`messages`] counts what the kernel sends.
 
+mod access_lists;
 pub mod adapter;
 mod admission;
 pub mod apart;
+mod cached_listings;
 pub mod caller;
 mod connections;
 pub mod control;
@@ -20,8 +22,6 @@ pub mod elsewhere;
 pub mod ending;
 mod full;
 pub mod holders;
-mod listings;
-mod lists;
 mod losses;
 pub mod messages;
 pub mod mounted;
@@ -38,7 +38,6 @@ pub mod status;
 pub mod syncs;
 mod trees;
 pub mod waiting;
-mod words;
 
 pub use cairnfs_transport::Transport;
 pub use options::MountOptions;

@@ -94,6 +94,9 @@ pub fn run(args: Args) -> Result<ExitCode, AnyError> {
     }
 }
 
+/// Exit code: something stays damaged.
+const LEFT: u8 = 4;
+
 /// What opens an encrypted backup.
 #[derive(Debug, Default, clap::Args)]
 pub struct KeyArgs {

@@ -16,12 +16,12 @@ use cairnfs_daemon::raw_path;
 use cairnfs_daemon::writer::writer_name;
 use serde::{Deserialize, Serialize};
 
-use super::{Shown, failure, interruption, moments, passphrase, rate, repair};
+use super::{LEFT, Shown, failure, interruption, moments, passphrase, rate};
+use crate::named_volume;
+use crate::opened_roots::Roots;
 use crate::output::{counted, local_time};
-use crate::roots::Roots;
 use crate::size::human;
 use crate::stage::Stage;
-use crate::verbs;
 
 /// A backup of the present state.
 #[derive(Debug, clap::Args, Serialize, Deserialize)]
@@ -101,7 +101,7 @@ impl Args {
         let checked = self.new_key().map(|key| key.check_recipient()).transpose();
         checked.map_err(|e| failure(&self.url, &e))?;
         self.environment = environment();
-        self.name = writer_name(&verbs::file_of(&self.volume)?);
+        self.name = writer_name(&named_volume::file_of(&self.volume)?);
         self.url = absolute(&self.url).map_err(|e| failure(&self.url, &e))?;
         Ok(())
     }
@@ -198,7 +198,7 @@ fn mend(
     Ok(if left.damaged.is_empty() && left.problems.is_empty() {
         0
     } else {
-        repair::LEFT
+        LEFT
     })
 }
 

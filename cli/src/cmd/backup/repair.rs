@@ -10,13 +10,11 @@ use cairnfs_daemon::failure::{AnyError, told};
 use cairnfs_daemon::shell::word;
 use serde::Serialize;
 
-use super::{Damaged, Shown, failure, interruption, moments, now, open_store, unreachable};
+use super::{Damaged, LEFT, Shown, failure, interruption, moments, now, open_store, unreachable};
 use crate::output::{self, counted};
 use crate::stage::Stage;
 use crate::verbs::{self, Verb};
 
-/// Exit code: something stays damaged.
-pub const LEFT: u8 = 4;
 /// Exit code: what was looked at is sound, and contents were not read.
 const UNREAD: u8 = 3;
 

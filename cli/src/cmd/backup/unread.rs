@@ -16,7 +16,7 @@ use crate::output::Progress;
 use crate::tree::nowhere::Nowhere;
 use crate::tree::volume_source::VolumeSource;
 use crate::tree::{Copier, Summary};
-use crate::volume::{Access, LastLink, Volume};
+use crate::volume_by_path::{Access, LastLink, Volume};
 
 /// Findings about the volume itself that are told.
 const FINDINGS: usize = 20;

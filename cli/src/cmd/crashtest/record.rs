@@ -10,7 +10,7 @@ use cairnfs_sim::workload;
 
 use super::place::{self, Processes};
 use super::{Args, USAGE, cannot, image};
-use crate::volume::caller;
+use crate::volume_by_path::caller;
 
 /// Default size in bytes of the volume for a program.
 const DEFAULT_SIZE: u64 = 64 << 20;

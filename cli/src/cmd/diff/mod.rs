@@ -1,7 +1,7 @@
 //! `cairnfs diff`: what differs between two states of a volume.
 
 mod lines;
-mod names;
+mod name_forms;
 mod patch_colours;
 mod stat;
 
@@ -17,8 +17,8 @@ use cairnfs_daemon::reference::{name_of, root_failure};
 use serde::{Deserialize, Serialize};
 
 use crate::look::Look;
-use crate::roots::{ROOTED, Roots};
-use crate::volume::components;
+use crate::opened_roots::{ROOTED, Roots};
+use crate::volume_by_path::components;
 
 /// Exit code if something differs, as that of diff(1).
 const DIFFERENT: u8 = 1;
@@ -238,12 +238,12 @@ impl States<'_> {
         } else if args.stat {
             stat::write(&mut out, look, files, &summary)?;
         } else if args.name_only || args.name_status {
-            let form = names::Form {
+            let form = name_forms::Form {
                 status: args.name_status,
                 nul: args.nul,
             };
             for file in files {
-                names::write(&mut out, form, file)?;
+                name_forms::write(&mut out, form, file)?;
             }
         } else if !args.quiet {
             lines::write(&mut out, look, files)?;

@@ -21,9 +21,9 @@ use cairnfs_fuse::mountinfo;
 use serde::Serialize;
 
 use self::backup::Backup;
+use crate::named_volume;
 use crate::output::{self, counted};
 use crate::size::human;
-use crate::verbs;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -103,7 +103,7 @@ struct Space {
 pub fn run(mut args: Args) -> Result<ExitCode, AnyError> {
     // The volume that is mounted there.
     if mountinfo::is_directory(&args.volume) {
-        args.volume = verbs::file_of(&args.volume)?;
+        args.volume = named_volume::file_of(&args.volume)?;
     }
     let info = inspect(&args.volume).explain(shown(&args.volume))?;
     let report = json_report(&args.volume, info);

@@ -21,7 +21,7 @@ use cairnfs_daemon::failure::shown;
 use cairnfs_daemon::say;
 use cairnfs_daemon::serving::{self, Service};
 use cairnfs_fuse::mounter::Way;
-use cairnfs_fuse::options::parse_size;
+use cairnfs_fuse::options::{self, parse_size};
 use cairnfs_fuse::{MountOptions, mounter, mountinfo};
 use rustix::process::{getegid, geteuid};
 
@@ -40,70 +40,8 @@ const DEFAULT_SIZE: u64 = 64 << 30;
 /// Prefix of a mount option that only the kernel adds, to FUSE mounts.
 const KERNELS_WORD: &str = "user_id=";
 
-/// Description of the `-o` options, for the help.
-const OPTIONS: &str = "\
-Mount options:
-  ro, rw                 read-only, or read and write (the default). The volume is not
-                         written with ro: after a crash, a log that needs more memory than
-                         the cache is recovered into a temporary file in TMPDIR
-  branch=NAME            the branch NAME, or a snapshot, which is read-only [default: main];
-                         also beside other mounts of the volume, which share cache=,
-                         durability=, write= and discarding with the first one
-  allow_other            let other users access the mount, as the modes of files permit
-  write=through          send data to the daemon in each write(2) (the default), which
-                         itself reports a full volume
-  write=back             let the kernel keep data until a file is closed or synced, or for
-                         about 30 seconds: faster for small writes without a sync, but
-                         close and fsync report a full volume
-  durability=SECONDS     make data that has reached the daemon durable by a sync that begins
-                         this long after the last one [default: 5]; 0: on request only. Data
-                         written through a mapping reaches it with msync and munmap
-  snapshots=TIME         make a snapshot of the branch by itself, each time that this long has
-                         passed and it has changed: 30s, 5m, 1h, 1d; 0: none (the default)
-  keep=N                 how many of these are kept [default: 24]; before there is no space, the
-                         oldest are dropped
-  backup=URL             store what has changed in a backup (`cairnfs backup`), again and again
-                         while the volume is mounted; an option of the first mount
-  interval=TIME          how long after one moment of it the next one is stored [default: 5s]
-  backup-wait=SECONDS    how long the end of the last mount waits for a last moment of it
-                         [default: 20]; 0: none is stored then
-  backup-sync[=SECONDS]  fsync returns when what it made durable is in the backup, too, and fails
-                         (EIO) if it is not within this time [default: 60] or cannot be stored; it
-                         is durable in the volume then
-  backup-keep-last=N, backup-keep-hourly=N, -daily, -weekly, -monthly, -yearly,
-  backup-keep-within=TIME
-                         remove the moments that none of these rules keeps, as `cairnfs backup
-                         prune` does. Without any, those that mounts have stored are thinned out:
-                         the last 1000 stay, the last one of each minute for a day and of each
-                         hour for two weeks, counted where there are any, and one of each day
-  backup-keep-all        remove none; when no further one can be named, none is stored
-  backup-grace=TIME      how long the contents of removed moments stay for programs that read them
-                         [default: 1h]
-  backup-recipient=AGE1  encrypt a new backup for this age recipient, and refuse one that is not
-                         encrypted for it
-  cache=SIZE             memory for caches and unwritten changes, such as 512M; at least 8M
-                         [default: an eighth of the memory that the process may use, control
-                         groups considered, from 64M to 4G]
-  btime                  report times of birth (statx(2)). Programs that ask for them with every
-                         stat, as those of Rust and Node.js do, then cost one message more for
-                         each file
-  threads=N              event loops [default: one for each processor, from 2 to 16]
-  transport=auto         exchange messages with the kernel over io_uring if it offers that (Linux
-                         6.14; root enables it by the parameter enable_uring of the module
-                         fuse), and over /dev/fuse otherwise (the default)
-  transport=dev          use /dev/fuse
-  transport=ring         as auto, and log why if it is /dev/fuse
-  ro,norecovery          do not replay the log: show the state of the last merge if the log
-                         or the newest superblock is damaged
-  nodiscard              do not discard freed space on the device
-  dev, suid, noexec      as for mount(8). The default is no devices and no set-id bits, but
-                         both if root mounts by mount(8) or fstab
-  sync                   make the data of write(2) durable before it returns; not names
-  remount                change the flags of the mount on DIR, which may be given without a
-                         VOLUME (root only): ro, rw, dev, suid, exec, sync and their
-                         opposites; all others stay. With ro, everything is made durable.
-                         A volume mounted with ro cannot become rw
-  fsname=NAME            the source in the table of mounts
+/// What the help says after the mount options.
+const AFTER_OPTIONS: &str = "\
 Options of fstab(5) without a meaning here, such as nofail, are accepted, and those of ext4 that
 are always on: acl, user_xattr, errors=remount-ro. Reading does not change
 access times, and the mount shows noatime: relatime, strictatime and atime print a note about it.
@@ -116,7 +54,7 @@ For mount(8): mount.cairnfs VOLUME DIR [-sfnv] [-o OPTIONS], a link to this prog
 
 /// Mount a volume on a directory.
 #[derive(Debug, clap::Args)]
-#[command(after_help = OPTIONS)]
+#[command(after_help = options::help() + AFTER_OPTIONS)]
 pub struct Args {
     /// Make the volume (an image file) and the directory if they do not exist. A file whose first
     /// megabyte is zeros counts as missing
@@ -126,9 +64,7 @@ pub struct Args {
     /// a new one]
     #[arg(long, value_parser = parse_size, requires = "create")]
     size: Option<u64>,
-    /// Mount options, separated by commas: ro, allow_other, write=through|back, cache=SIZE,
-    /// durability=SECONDS, grace=SECONDS, snapshots=TIME, keep=N, threads=N, nodiscard, noexec, ...
-    /// and those of fstab
+    /// Mount options, separated by commas
     #[arg(short = 'o', value_name = "OPTIONS")]
     options: Vec<String>,
     /// Serve the mount from this process, not in the background; Ctrl-C unmounts

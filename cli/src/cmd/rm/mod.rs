@@ -10,7 +10,7 @@ use cairnfs_daemon::failure::{AnyError, Explain, Failure};
 
 use crate::cmd::each;
 use crate::spec::VolumePath;
-use crate::volume::{Access, LastLink, Node, Volume, ends_in_dots, split_last};
+use crate::volume_by_path::{Access, LastLink, Node, Volume, ends_in_dots, split_last};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -11,7 +11,7 @@ use crate::fs::FileSystem;
 use crate::fs::locked::dir_attrs;
 use crate::index::hides;
 use crate::inode::Inode;
-use crate::inode::listings::Listing;
+use crate::inode::listing_ends::Listing;
 use crate::txn::Item;
 use cairnfs_disk::error::{Error, Result};
 use cairnfs_disk::format::item::{FIRST_DIR_INDEX, decode_dir_entry};

@@ -21,6 +21,7 @@ mod discard;
 mod drop;
 mod extents;
 pub(crate) mod flags;
+mod forks;
 mod gate;
 mod handle;
 mod host_name;
@@ -43,7 +44,6 @@ mod reclaim;
 mod remove;
 mod rename;
 mod room;
-mod roots;
 #[cfg(test)]
 #[cfg(shuttle)]
 #[path = "tests/schedules.rs"]

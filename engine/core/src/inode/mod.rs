@@ -5,9 +5,9 @@
 
 pub mod attrs;
 pub mod dirty;
-pub mod listings;
+pub mod known_names;
+pub mod listing_ends;
 pub mod log_deps;
-pub mod names;
 pub mod pages;
 #[cfg(test)]
 #[cfg(shuttle)]

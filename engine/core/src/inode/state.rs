@@ -6,9 +6,9 @@ use smallvec::SmallVec;
 
 use crate::inode::attrs::Attrs;
 use crate::inode::dirty::{DirtySet, Sealed, Slot};
-use crate::inode::listings::{Ends, Listing};
+use crate::inode::known_names::{NameMemory, Names};
+use crate::inode::listing_ends::{Ends, Listing};
 use crate::inode::log_deps::LogDeps;
-use crate::inode::names::{NameMemory, Names};
 use crate::inode::pages::Pages;
 use crate::journal::vector::LogVector;
 use cairnfs_disk::format::key::Kind;

@@ -11,7 +11,7 @@ mod library;
 mod opened;
 pub mod raw;
 mod trees;
-mod volume;
+mod volume_target;
 
 use std::cell::RefCell;
 use std::ffi::OsStr;
@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 
 pub use directory::{Directory, Hooks};
 pub use raw::Raw;
-use volume::Opened;
+use volume_target::Opened;
 
 use crate::settings::Place;
 use crate::{Failure, Result};

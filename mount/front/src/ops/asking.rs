@@ -7,7 +7,7 @@ use cairnfs_transport::Asker;
 use crate::control::{self, Question};
 use crate::convert::Refusal;
 use crate::mountinfo;
-use crate::ops::names::has_name;
+use crate::ops::entries::has_name;
 use crate::ops::{Caller, Ops, Outcome};
 use crate::status::{self, Status};
 

@@ -2,7 +2,7 @@
 //!
 //! Uses the engine and knows nothing of the transport: requests come as plain arguments, refusals are
 //! returned as errno values. Inodes are named by the kernel's node ids, whose meaning [`crate::trees`]
-//! knows. The operations are in files of their own by subject: `names`, `attributes`, `contents`,
+//! knows. The operations are in files of their own by subject: `entries`, `attributes`, `contents`,
 //! `asking` (what concerns the mount as a whole) and `replacing` (another tree takes the place of the
 //! mounted one). They handle umask, clearing of privileges, inherited access control lists, reserved
 //! attributes, the end of a mount, and lost writes. The kernel has already checked permissions
@@ -21,7 +21,7 @@
 mod asking;
 mod attributes;
 mod contents;
-mod names;
+mod entries;
 mod replacing;
 
 use std::ops::Deref;
@@ -36,14 +36,14 @@ use cairnfs_disk::types::Attr;
 use cairnfs_transport::Asker;
 use parking_lot::{Mutex, MutexGuard, RwLock};
 
-pub use self::names::Unused;
+pub use self::entries::Unused;
+use crate::access_lists::Lists;
 use crate::admission::Admission;
+use crate::cached_listings::Listings;
 pub use crate::caller::Caller;
 pub use crate::convert::Outcome;
 use crate::convert::Refusal;
 use crate::full::Full;
-use crate::listings::Listings;
-use crate::lists::Lists;
 use crate::losses::Losses;
 use crate::messages::{Messages, Operation};
 use crate::options::WriteMode;

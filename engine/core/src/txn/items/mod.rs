@@ -7,12 +7,12 @@
 //!
 //! An item is looked up in the current set, the sealed set and the index, in this order ([`read`]).
 //! Attributes may refer to shared values ([`attributes`], [`values`]); names of directories are
-//! known in memory as far as the budget allows ([`names`]); inodes with a dirty set are listed for
+//! known in memory as far as the budget allows ([`name_budget`]); inodes with a dirty set are listed for
 //! the next merge ([`dirty`]).
 
 mod attributes;
 mod dirty;
-mod names;
+mod name_budget;
 mod read;
 mod values;
 
@@ -27,7 +27,7 @@ pub use read::{Item, NameFound};
 pub(super) use values::bad_value;
 pub use values::value_at;
 
-use self::names::NameCache;
+use self::name_budget::NameCache;
 use crate::index::{Index, Tree};
 use crate::inode::attrs::Attrs;
 use crate::inode::dirty::DirtySet;

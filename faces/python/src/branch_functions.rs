@@ -9,7 +9,7 @@ use pyo3::types::PyBool;
 
 use crate::error::os_error;
 use crate::path::{PathArg, name_object};
-use crate::volume::Volume;
+use crate::path_calls::Volume;
 
 /// Time between two looks at signals and calls of a progress function.
 const STEP: Duration = Duration::from_millis(50);

@@ -1,155 +1,28 @@
 //! Mount options: the words after `-o`, and their meaning for kernel and engine.
 //!
-//! Pure parsing; an unknown word is an error that names it. Later words override earlier ones, as
-//! with mount(8).
+//! [`table`] has all of them, and what each one means. Here: how a list of words is read, and what
+//! the words mean together. Later words override earlier ones, as with mount(8).
 
-use std::ffi::OsString;
+mod shown;
+mod table;
+mod values;
+
 use std::time::Duration;
 
-use cairnfs_transport::Transport;
-
-use crate::words::{DAEMON_WORDS, is_without_effect, unknown};
-
-/// When the kernel sends written data to the daemon.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum WriteMode {
-    /// At `write(2)`. The daemon maintains all times.
-    #[default]
-    Through,
-    /// When the file is closed or synced, when memory is short, or after about 30 seconds. Until
-    /// then the kernel maintains size, mtime and ctime of regular files.
-    Back,
-}
-
-/// The options of a mount.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct MountOptions {
-    /// Refuse changes; the volume is opened read-only.
-    pub read_only: bool,
-    /// Replay the log when the volume is opened.
-    pub recovery: bool,
-    /// Users other than the mounting one may use the mount.
-    pub allow_other: bool,
-    /// Device files can be opened (superuser only).
-    pub dev: bool,
-    /// Set-user-id bits are honoured (superuser only).
-    pub suid: bool,
-    /// Programs can be executed.
-    pub exec: bool,
-    /// Every `write(2)` is synchronous, as with `O_SYNC`.
-    pub sync: bool,
-    /// The branch or snapshot to mount, as a reference; without it `main`.
-    pub branch: Option<String>,
-    /// Change the flags of an existing mount.
-    pub remount: bool,
-    /// Maximum bytes for the engine's caches and dirty data.
-    pub cache: Option<usize>,
-    /// Interval of periodic syncs of all data that has reached the daemon. `Some(None)`: no
-    /// periodic sync.
-    pub durability: Option<Option<Duration>>,
-    /// Interval of snapshots of the branch that are made by themselves.
-    pub snapshots: Option<Duration>,
-    /// How many of these snapshots are kept.
-    pub keep: usize,
-    /// The URL of the backup that the volume is shipped to while it is mounted.
-    pub backup: Option<String>,
-    /// How long after one moment of that backup the next one is stored.
-    pub interval: Option<Duration>,
-    /// How long the end of the last mount waits for a last moment of it.
-    pub backup_wait: Option<Duration>,
-    /// The age recipient that it is encrypted for.
-    pub backup_recipient: Option<String>,
-    /// Which moments of it stay: words such as `daily=7` or `all`, which the backup reads.
-    pub backup_keep: Vec<String>,
-    /// How long the contents of removed moments stay for those that read them.
-    pub backup_grace: Option<Duration>,
-    /// Each fsync waits until the backup has what it made durable, and for how long.
-    pub backup_sync: Option<Duration>,
-    /// Report times of birth.
-    pub birth_times: bool,
-    /// Number of event loops.
-    pub threads: Option<usize>,
-    /// What carries the kernel's messages to the daemon.
-    pub transport: Transport,
-    /// How long open files are still served after a signal ends the mount.
-    pub grace: Duration,
-    /// Discard freed space on the device.
-    pub discard: bool,
-    /// When the kernel sends written data to the daemon.
-    pub write: WriteMode,
-    /// The source shown for the mount, instead of the volume's path.
-    pub source: Option<OsString>,
-    /// Access times were requested. A mount never changes them by reads, so the caller can warn.
-    pub access_times: bool,
-    /// Ignore unknown words.
-    pub sloppy: bool,
-}
-
-impl Default for MountOptions {
-    fn default() -> Self {
-        Self {
-            read_only: false,
-            recovery: true,
-            allow_other: false,
-            dev: false,
-            suid: false,
-            exec: true,
-            sync: false,
-            branch: None,
-            remount: false,
-            cache: None,
-            durability: None,
-            snapshots: None,
-            keep: KEEP,
-            backup: None,
-            interval: None,
-            backup_wait: None,
-            backup_recipient: None,
-            backup_keep: Vec::new(),
-            backup_grace: None,
-            backup_sync: None,
-            birth_times: false,
-            threads: None,
-            transport: Transport::default(),
-            grace: GRACE,
-            discard: true,
-            write: WriteMode::default(),
-            source: None,
-            access_times: false,
-            sloppy: false,
-        }
-    }
-}
-
-/// Default of [`MountOptions::grace`]: less than the 90 seconds after which systemd sends SIGKILL.
-const GRACE: Duration = Duration::from_secs(60);
+pub use shown::{document, help};
+use table::{BACKUP_KEEP, IGNORED, Meaning, SHOWN_BY_KERNEL, TABLE, User};
+pub use table::{MountOptions, WriteMode};
+pub use values::parse_size;
 
 /// Default of [`MountOptions::interval`].
 const INTERVAL: Duration = Duration::from_secs(5);
 
-/// Default of [`MountOptions::backup_wait`]: with [`GRACE`] less than systemd's 90 seconds.
+/// Default of [`MountOptions::backup_wait`]: with [`MountOptions::grace`] less than systemd's 90
+/// seconds.
 const BACKUP_WAIT: Duration = Duration::from_secs(20);
 
 /// Default of [`MountOptions::backup_grace`].
 const BACKUP_GRACE: Duration = Duration::from_secs(3600);
-
-/// Default of [`MountOptions::backup_sync`] if it is given without a time.
-const BACKUP_SYNC: Duration = Duration::from_secs(60);
-
-/// What the words about moments that stay begin with.
-const BACKUP_KEEP: &str = "backup-keep-";
-
-/// Default of [`MountOptions::keep`].
-const KEEP: usize = 24;
-
-/// Maximum of [`MountOptions::keep`].
-const KEEP_MAX: usize = 10_000;
-
-/// Minimum memory of the engine, in bytes.
-const CACHE_MIN: u64 = 8 << 20;
-
-/// Maximum number of event loops.
-const THREADS_MAX: usize = 256;
 
 impl MountOptions {
     /// Applies a comma-separated list of words.
@@ -230,126 +103,39 @@ impl MountOptions {
             self.backup_keep.push(rule.to_owned());
             return Ok(());
         }
-        if let Some((key, value)) = word.split_once('=') {
-            return self.apply_value(word, key, value);
+        let (key, value) = match word.split_once('=') {
+            Some((key, value)) => (key, Some(value)),
+            None => (word, None),
+        };
+        for (name, meaning) in words() {
+            match (meaning, value) {
+                (Meaning::Flag(set), None) if name == key => {
+                    set(self);
+                    return Ok(());
+                }
+                (Meaning::Value(set), Some(value)) if name == key => {
+                    return set(self, value)
+                        .map_err(|what| format!("mount option {word:?}: {what}"));
+                }
+                (Meaning::Refused(why), None) if name == key => return Err((*why).into()),
+                _ => {}
+            }
         }
-        match word {
-            "ro" => self.read_only = true,
-            "rw" => self.read_only = false,
-            "allow_other" => self.allow_other = true,
-            "allow_root" => return Err("allow_root is not supported: use allow_other".into()),
-            "dev" => self.dev = true,
-            "nodev" => self.dev = false,
-            "suid" => self.suid = true,
-            "nosuid" => self.suid = false,
-            "exec" => self.exec = true,
-            "noexec" => self.exec = false,
-            "sync" => self.sync = true,
-            "async" => self.sync = false,
-            "remount" => self.remount = true,
-            "btime" => self.birth_times = true,
-            "nobtime" => self.birth_times = false,
-            "backup-sync" => self.backup_sync = Some(BACKUP_SYNC),
-            "norecovery" | "noload" => self.recovery = false,
-            "discard" => self.discard = true,
-            "nodiscard" => self.discard = false,
-            "atime" | "relatime" | "strictatime" | "diratime" => self.access_times = true,
-            "noatime" => self.access_times = false,
-            "defaults" => {
-                self.read_only = false;
-                self.dev = true;
-                self.suid = true;
-                self.exec = true;
-                self.sync = false;
-            }
-            _ if is_without_effect(word) || self.sloppy => {}
-            _ => return Err(unknown(word)),
+        let listed = |list: &str| list.split(' ').any(|name| name == key || name == word);
+        let own = word.starts_with("x-") || word.starts_with("X-");
+        if self.sloppy || own || listed(IGNORED) || listed(SHOWN_BY_KERNEL) {
+            Ok(())
+        } else {
+            Err(unknown(word))
         }
-        Ok(())
-    }
-
-    fn apply_value(&mut self, word: &str, key: &str, value: &str) -> Result<(), String> {
-        let wrong = |what: &str| format!("mount option {word:?}: {what}");
-        match key {
-            "branch" if value.is_empty() => return Err(wrong("the name is empty")),
-            "branch" => self.branch = Some(value.to_owned()),
-            "cache" => {
-                let bytes = parse_size(value).map_err(|e| wrong(&e))?;
-                if bytes < CACHE_MIN {
-                    return Err(wrong("less than 8M"));
-                }
-                self.cache = Some(usize::try_from(bytes).map_err(|_| wrong("too large"))?);
-            }
-            "durability" => {
-                let interval = parse_seconds(value).map_err(wrong)?;
-                self.durability = Some((!interval.is_zero()).then_some(interval));
-            }
-            "snapshots" => {
-                let interval = parse_interval(value).map_err(wrong)?;
-                self.snapshots = (!interval.is_zero()).then_some(interval);
-            }
-            "backup" if value.starts_with('/') || value.contains("://") => {
-                self.backup = Some(value.to_owned());
-            }
-            "backup" => return Err(wrong("neither a URL nor a path that begins with /")),
-            "interval" => {
-                let interval = parse_interval(value).map_err(wrong)?;
-                if interval.is_zero() {
-                    return Err(wrong("at least 1s"));
-                }
-                self.interval = Some(interval);
-            }
-            "backup-wait" => self.backup_wait = Some(parse_seconds(value).map_err(wrong)?),
-            "backup-recipient" if value.is_empty() => return Err(wrong("the recipient is empty")),
-            "backup-recipient" => self.backup_recipient = Some(value.to_owned()),
-            "backup-grace" => self.backup_grace = Some(parse_interval(value).map_err(wrong)?),
-            "backup-sync" => {
-                let limit = parse_seconds(value).map_err(wrong)?;
-                if limit.is_zero() {
-                    return Err(wrong("more than 0 seconds"));
-                }
-                self.backup_sync = Some(limit);
-            }
-            "keep" => match value.parse() {
-                Ok(n @ 1..=KEEP_MAX) => self.keep = n,
-                _ => return Err(wrong("not a number from 1 to 10000")),
-            },
-            "grace" => self.grace = parse_seconds(value).map_err(wrong)?,
-            "threads" => match value.parse() {
-                Ok(n @ 1..=THREADS_MAX) => self.threads = Some(n),
-                _ => return Err(wrong("not a number from 1 to 256")),
-            },
-            "transport" => {
-                self.transport = match value {
-                    "auto" => Transport::Auto,
-                    "dev" => Transport::Dev,
-                    "ring" => Transport::Ring,
-                    _ => return Err(wrong("neither auto, dev nor ring")),
-                }
-            }
-            "write" => {
-                self.write = match value {
-                    "through" => WriteMode::Through,
-                    "back" => WriteMode::Back,
-                    _ => return Err(wrong("neither through nor back")),
-                }
-            }
-            "fsname" => {
-                check_source(value).map_err(wrong)?;
-                self.source = Some(value.into());
-            }
-            "subtype" if value == "cairnfs" => {}
-            "subtype" => return Err(wrong("the subtype is always cairnfs")),
-            _ if is_without_effect(key) || is_without_effect(word) || self.sloppy => {}
-            _ => return Err(unknown(word)),
-        }
-        Ok(())
     }
 
     /// Whether a word is for the daemon, which keeps its setting in a remount.
     pub fn is_kept_by_remount(word: &str) -> bool {
         let key = word.split('=').next().unwrap_or_default();
-        DAEMON_WORDS.contains(&key)
+        let kept = |user| matches!(user, User::Front | User::Daemon | User::Engine);
+        let mut rows = TABLE.iter().filter(|row| kept(row.user));
+        rows.any(|row| row.words.iter().any(|(name, _)| *name == key))
     }
 
     /// Number of event loops: by default one per processor, from 2 to 16.
@@ -362,57 +148,26 @@ impl MountOptions {
     }
 }
 
-/// Maximum length of the source in mount(2), in bytes.
-const SOURCE_MAX: usize = 4095;
-
-fn check_source(name: &str) -> Result<(), &'static str> {
-    match name {
-        "" => Err("the name is empty"),
-        _ if name.len() > SOURCE_MAX => Err("the name is longer than 4095 bytes"),
-        _ if name.chars().any(char::is_control) => Err("the name has control characters"),
-        _ => Ok(()),
-    }
+/// All words of the table, with their meanings.
+fn words() -> impl Iterator<Item = (&'static str, &'static Meaning)> {
+    let words = TABLE.iter().flat_map(|row| row.words);
+    words.map(|(name, meaning)| (*name, meaning))
 }
 
-fn parse_seconds(text: &str) -> Result<Duration, &'static str> {
-    let seconds = text.parse().ok();
-    let duration = seconds.and_then(|s| Duration::try_from_secs_f64(s).ok());
-    duration.ok_or("not a number of seconds")
-}
-
-/// Parses a number of seconds, or a time with units.
-fn parse_interval(text: &str) -> Result<Duration, &'static str> {
-    match text.parse() {
-        Ok(seconds) => Ok(Duration::from_secs(seconds)),
-        Err(_) => cairnfs_core::refs::duration_named(text)
-            .map_err(|_| "not a time such as 30s, 5m, 1h30m or 1d"),
-    }
-}
-
-/// Parses a number of bytes with an optional suffix K, M, G, T or P (powers of 1024; `KiB`, `kb`
-/// and the like mean the same).
-///
-/// # Errors
-/// A text that describes the expected form.
-pub fn parse_size(text: &str) -> Result<u64, String> {
-    let wrong = || format!("{text:?} is not a size: give bytes, or a number with K, M, G, T or P");
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let suffix = text.get(digits.len()..).unwrap_or_default();
-    let number: u64 = digits.trim().parse().map_err(|_| wrong())?;
-    let shift = match suffix.to_ascii_lowercase().as_str() {
-        "" | "b" => 0,
-        "k" | "kb" | "kib" => 10,
-        "m" | "mb" | "mib" => 20,
-        "g" | "gb" | "gib" => 30,
-        "t" | "tb" | "tib" => 40,
-        "p" | "pb" | "pib" => 50,
-        _ => return Err(wrong()),
-    };
-    number.checked_mul(1 << shift).ok_or_else(wrong)
+/// What is said of a word that is not known.
+fn unknown(word: &str) -> String {
+    let known = words().filter(|(_, m)| !matches!(m, Meaning::Refused(_)));
+    let mut known: Vec<&str> = known.map(|(name, _)| name).collect();
+    known.dedup();
+    known.extend(IGNORED.split(' '));
+    let known = known.join(", ");
+    format!("unknown mount option {word:?}; the known ones are {known} and x-NAME")
 }
 
 #[cfg(test)]
 mod tests {
+    use cairnfs_transport::Transport;
+
     use super::*;
 
     fn parse(list: &str) -> Result<MountOptions, String> {

@@ -503,5 +503,4 @@ impl<S: Server> EventLoop<S> {
 }
 
 #[cfg(test)]
-#[path = "session/tests.rs"]
 mod tests;

@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 
 use crate::inode::dirty::{DirtySet, Slot};
-use crate::inode::names::NameMemory;
+use crate::inode::known_names::NameMemory;
 use crate::inode::table::InodeTable;
 use crate::inode::{Inode, InodeState};
 use crate::txn::items::ItemStore;

@@ -493,5 +493,4 @@ fn run_when_idle(thread: Pid) -> io::Result<()> {
 }
 
 #[cfg(test)]
-#[path = "reply_thread/tests.rs"]
 pub(crate) mod tests;

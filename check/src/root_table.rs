@@ -25,6 +25,7 @@ use cairnfs_disk::format::root::{MAIN_NAME, Root, RootState};
 use cairnfs_disk::format::superblock::ROOTS;
 
 use crate::checked::Checked;
+use crate::checked_volume::Volume;
 use crate::codes;
 use crate::context::{Claims, Link};
 use crate::data;
@@ -37,7 +38,6 @@ use crate::report::{Finding, Ledger};
 use crate::structure::Structure;
 use crate::tree::Walker;
 use crate::visit::{Inherited, Item, Visitor};
-use crate::volume::Volume;
 
 /// The roots of a volume while they are checked.
 pub(crate) struct Roots<'v, 'd> {

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::output;
 use crate::stage::Stage;
-use crate::volume::{Access, Volume};
+use crate::volume_by_path::{Access, Volume};
 
 /// An open volume, for calls on whole roots.
 pub struct Roots<'a> {
