@@ -86,6 +86,7 @@ enum Command {
     Try(cmd::r#try::Args),
     Crashtest(cmd::crashtest::Args),
     Completions(cmd::completions::Args),
+    Man(cmd::man::Args),
 }
 
 /// Exit code of fsck(8) for a check that could not be done.
@@ -156,6 +157,7 @@ fn run(command: Command) -> Result<ExitCode, AnyError> {
             cmd::crashtest::run(args).map_err(|e| unprinted(e, OPERATIONAL))
         }
         Command::Completions(args) => cmd::completions::run(args, &mut Cli::command()),
+        Command::Man(args) => cmd::man::run(&args, Cli::command()),
     }
 }
 

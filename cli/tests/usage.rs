@@ -188,6 +188,24 @@ fn completions_are_written() {
     }
 }
 
+/// Each command has a page, with what its help says; examples keep their lines.
+#[test]
+fn manual_pages_are_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let pages = dir.path().join("man1");
+    assert!(cairnfs(&["man", pages.to_str().unwrap()]).status.success());
+    let read = |name: &str| std::fs::read_to_string(pages.join(name)).unwrap();
+    assert!(read("cairnfs.1").contains("cairnfs\\-mount(1)"));
+    assert!(read("cairnfs-backup-prune.1").contains("cairnfs\\-backup\\-prune"));
+    let mount = read("cairnfs-mount.1");
+    assert!(mount.contains(".SH NOTES\n.nf\n"), "{mount}");
+    assert!(mount.contains("\n  write=back ") || mount.contains("\n  write\\=back "));
+    let printed = cairnfs(&["man", "--page", "mount"]);
+    assert_eq!(String::from_utf8_lossy(&printed.stdout), mount);
+    refused(&["man"], 2, "DIR");
+    refused(&["man", "--page", "nothing"], 1, "nothing");
+}
+
 #[test]
 fn closed_output_pipe_is_no_error() {
     let mut child = Command::new(env!("CARGO_BIN_EXE_cairnfs"))

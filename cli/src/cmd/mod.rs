@@ -14,6 +14,7 @@ pub mod import;
 pub mod info;
 pub mod log;
 pub mod ls;
+pub mod man;
 pub mod mkdir;
 pub mod mkfs;
 pub mod mount;
