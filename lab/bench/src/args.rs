@@ -33,13 +33,14 @@ pub struct Args {
 pub enum Command {
     /// Make many files, list and stat them all, remove them all
     ///
-    /// Each thread has a directory with --dirs subdirectories. The walk checks that all files exist.
+    /// Each thread has a directory with --dirs subdirectories. The walk checks that all files
+    /// exist.
     #[command(after_help = help::FSMARK)]
     Fsmark(Run<Fsmark>),
     /// Set attributes whose values are equal for many files, and read them
     ///
-    /// Each thread sets one attribute on each of its files, reads it back, and reads one that
-    /// does not exist. Sweeps (compare --threads) end with tables by values, files and threads.
+    /// Each thread sets one attribute on each of its files, reads it back, and reads one that does
+    /// not exist. Sweeps (compare --threads) end with tables by values, files and threads.
     #[command(after_help = "\
 Examples:
   cairnfs-bench xattr --threads 8 --values 10
@@ -55,9 +56,9 @@ Examples:
     Dirfsync(Run<Dirfsync>),
     /// Write files block by block, and sync each again and again
     ///
-    /// Each job has a file and a thread: sequential, --random or --append, an fsync every --every blocks;
-    /// with --files N files in turn; with --cold nothing in memory before. A latency covers an fsync and
-    /// the writes since the last one.
+    /// Each job has a file and a thread: sequential, --random or --append, an fsync every --every
+    /// blocks; with --files N files in turn; with --cold nothing in memory before. A latency covers
+    /// an fsync and the writes since the last one.
     #[command(after_help = "\
 Examples:
   cairnfs-bench fsync --jobs 16
@@ -83,9 +84,9 @@ Examples:
     Maildir(Run<Maildir>),
     /// Create files, and count what a computation on another processor loses
     ///
-    /// The computation is pinned to the last processor, the client to the first: each alone, then both.
-    /// `neighbour beside to alone` is the part of its loops that the computation keeps; its processor
-    /// time is subtracted from that of the phases. Two processors are needed.
+    /// The computation is pinned to the last processor, the client to the first: each alone, then
+    /// both. `neighbour beside to alone` is the part of its loops that the computation keeps; its
+    /// processor time is subtracted from that of the phases. Two processors are needed.
     #[command(after_help = "\
 Examples:
   cairnfs-bench neighbour --target /mnt
@@ -93,8 +94,8 @@ Examples:
     Neighbour(Run<Neighbour>),
     /// Replace and overwrite files of many sizes, round after round, at one fill
     ///
-    /// Files have 1 KiB to 1 MiB. Each round writes as many bytes as all files have: rates and latencies
-    /// of each round, and reading before and after.
+    /// Files have 1 KiB to 1 MiB. Each round writes as many bytes as all files have: rates and
+    /// latencies of each round, and reading before and after.
     #[command(after_help = "\
 Examples:
   cairnfs-bench ageing --volume-size 1200M --bytes 1G
@@ -102,8 +103,8 @@ Examples:
     Ageing(Run<Ageing>),
     /// Fork a whole tree of files, change forks, compare and remove them
     ///
-    /// Forks alone and beside a thread that creates files, the first write into a fork, the difference to
-    /// its origin, its publication, work beside many forks, and their removal.
+    /// Forks alone and beside a thread that creates files, the first write into a fork, the
+    /// difference to its origin, its publication, work beside many forks, and their removal.
     #[command(after_help = "\
 Examples:
   cairnfs-bench branches --files 1000000 --size 0

@@ -1,5 +1,5 @@
 //! The longer texts of `--help`: what the phases, columns and figures mean, and what the prepared
-//! sets of tasks run. No other place says it.
+//! sets of tasks run.
 
 /// For `fsmark`.
 pub(crate) const FSMARK: &str = "\
