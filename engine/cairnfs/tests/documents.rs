@@ -13,11 +13,12 @@ mod rooms;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
 use rooms::{ROOMS, crates, root};
 
 /// Directories that have documents.
-const PLACES: [&str; 3] = ["", "docs", "docs/internals"];
+const PLACES: [&str; 4] = ["", "docs", "docs/figures", "docs/internals"];
 
 fn read(path: &str) -> String {
     fs::read_to_string(root().join(path)).unwrap_or_else(|e| panic!("{path}: {e}"))
@@ -167,6 +168,51 @@ fn every_command_is_in_its_document() {
         .filter(|name| name != "mod")
         .collect();
     assert_eq!(listed, known);
+}
+
+/// Runs `scripts/figures` of a tree; what it complains about, if it fails.
+fn figures(tree: &Path, arguments: &[&str]) -> Result<(), String> {
+    let made = Command::new("python3")
+        .args(["-B", "scripts/figures"])
+        .args(arguments)
+        .current_dir(tree)
+        .output()
+        .unwrap();
+    let told = String::from_utf8(made.stderr).unwrap();
+    made.status.success().then_some(()).ok_or(told)
+}
+
+#[test]
+fn tables_of_figures_are_made_from_their_data() {
+    figures(&root(), &["--check"]).unwrap();
+}
+
+#[test]
+fn a_table_that_differs_from_its_data_is_found() {
+    let made = tempfile::tempdir().unwrap();
+    let tree = made.path();
+    for dir in ["docs/figures", "docs/internals", "scripts"] {
+        fs::create_dir_all(tree.join(dir)).unwrap();
+    }
+    for file in [
+        "scripts/figures",
+        "docs/figures/durable.json",
+        "docs/figures/empty-files.json",
+    ] {
+        fs::copy(root().join(file), tree.join(file)).unwrap();
+    }
+    let document = tree.join("README.md");
+    fs::write(&document, "<!-- figures: durable.latency -->\n<!-- end -->").unwrap();
+    figures(tree, &[]).unwrap();
+    figures(tree, &["--check"]).unwrap();
+    let text = fs::read_to_string(&document).unwrap();
+    assert!(text.contains("| append 4 KiB and fsync | 286 |"), "{text}");
+    fs::write(&document, text.replace("| 286 |", "| 268 |")).unwrap();
+    let told = figures(tree, &["--check"]).unwrap_err();
+    assert!(told.starts_with("README.md: differs"), "{told}");
+    fs::write(&document, "<!-- figures: durable.none -->\n<!-- end -->").unwrap();
+    let told = figures(tree, &["--check"]).unwrap_err();
+    assert!(told.contains("no table durable.none"), "{told}");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //! opens files.
 
 use crate::compare::options::Compare;
+use crate::help;
 use crate::noop::Noop;
 use crate::settings::Place;
 use crate::workload::{
@@ -31,24 +32,33 @@ pub struct Args {
 #[derive(Debug, Clone, clap::Subcommand)]
 pub enum Command {
     /// Make many files, list and stat them all, remove them all
-    #[command(after_help = "\
-Examples:
-  cairnfs-bench fsmark --threads 8 --files 50000
-  cairnfs-bench fsmark --size 4K --sync --target /mnt")]
+    ///
+    /// Each thread has a directory with --dirs subdirectories. The walk checks that all files
+    /// exist.
+    #[command(after_help = help::FSMARK)]
     Fsmark(Run<Fsmark>),
     /// Set attributes whose values are equal for many files, and read them
+    ///
+    /// Each thread sets one attribute on each of its files, reads it back, and reads one that does
+    /// not exist. Sweeps (compare --threads) end with tables by values, files and threads.
     #[command(after_help = "\
 Examples:
   cairnfs-bench xattr --threads 8 --values 10
   cairnfs-bench xattr --threads 64 --files 1000 --values 100000 --target /mnt")]
     Xattr(Run<Xattr>),
     /// Sync a directory after many names were added, and after some were deleted
+    ///
+    /// Measures the fsync after the additions, and after deletions that are evenly spread.
     #[command(after_help = "\
 Examples:
   cairnfs-bench dirfsync --adds 1000000 --deletes 10000
   cairnfs-bench dirfsync --target /mnt")]
     Dirfsync(Run<Dirfsync>),
     /// Write files block by block, and sync each again and again
+    ///
+    /// Each job has a file and a thread: sequential, --random or --append, an fsync every --every
+    /// blocks; with --files N files in turn; with --cold nothing in memory before. A latency covers
+    /// an fsync and the writes since the last one.
     #[command(after_help = "\
 Examples:
   cairnfs-bench fsync --jobs 16
@@ -57,30 +67,44 @@ Examples:
   cairnfs-bench fsync --append --block 4K --every 8 --target /mnt")]
     Fsync(Run<Fsync>),
     /// Append and sync, alone and while other threads make and remove small files
+    ///
+    /// The load continues until the last append is done.
     #[command(after_help = "\
 Examples:
   cairnfs-bench mixed --load 4
   cairnfs-bench mixed --appends 5000 --target /mnt")]
     Mixed(Run<Mixed>),
     /// Deliver messages as a mail server does
+    ///
+    /// A message is created in `tmp`, written, synced and renamed into `new`, which is synced.
     #[command(after_help = "\
 Examples:
   cairnfs-bench maildir --jobs 16
   cairnfs-bench maildir --size 64K --target /mnt")]
     Maildir(Run<Maildir>),
     /// Create files, and count what a computation on another processor loses
+    ///
+    /// The computation is pinned to the last processor, the client to the first: each alone, then
+    /// both. `neighbour beside to alone` is the part of its loops that the computation keeps; its
+    /// processor time is subtracted from that of the phases. Two processors are needed.
     #[command(after_help = "\
 Examples:
   cairnfs-bench neighbour --target /mnt
   cairnfs-bench compare --device /var/tmp/image --with cairnfs-mount,noop,xfs neighbour")]
     Neighbour(Run<Neighbour>),
     /// Replace and overwrite files of many sizes, round after round, at one fill
+    ///
+    /// Files have 1 KiB to 1 MiB. Each round writes as many bytes as all files have: rates and
+    /// latencies of each round, and reading before and after.
     #[command(after_help = "\
 Examples:
   cairnfs-bench ageing --volume-size 1200M --bytes 1G
   cairnfs-bench compare --device /var/tmp/image --size 4G --with cairnfs-mount,xfs,ext4 'ageing --bytes 3500M --cold'")]
     Ageing(Run<Ageing>),
     /// Fork a whole tree of files, change forks, compare and remove them
+    ///
+    /// Forks alone and beside a thread that creates files, the first write into a fork, the
+    /// difference to its origin, its publication, work beside many forks, and their removal.
     #[command(after_help = "\
 Examples:
   cairnfs-bench branches --files 1000000 --size 0
@@ -88,17 +112,7 @@ Examples:
   cairnfs-bench compare --device /var/tmp/image --with cairnfs,xfs,ext4,btrfs branches")]
     Branches(Run<Branches>),
     /// Measure several file systems in turn on one device, and compare them
-    #[command(after_help = "\
-Examples:
-  cairnfs-bench compare --device /var/tmp/image
-  cairnfs-bench compare --device /var/tmp/image --with cairnfs-mount,ext4 'maildir --jobs 16' 'fsync --jobs 4'
-  cairnfs-bench compare --device /var/tmp/image --threads 1,2,4,8,16,64 --json figures.json --plot plots
-  cairnfs-bench compare --device /var/tmp/image --mechanisms
-  cairnfs-bench compare --device /var/tmp/image --single-client -o write=back
-  cairnfs-bench compare --device /var/tmp/image --everyday --rounds 2 --require-programs
-  cairnfs-bench compare --device /dev/sdX --force --external dbench,fio,fs_mark --markdown
-
-Only root can do this. What each column means is in docs/benchmarks.md.")]
+    #[command(after_help = help::COMPARE)]
     Compare(Box<Compare>),
     /// Serve a mount that does nothing, to run workloads on: the ceiling of FUSE
     #[command(after_help = "\

@@ -12,6 +12,7 @@
 
 mod args;
 mod compare;
+mod help;
 mod noop;
 mod phase;
 mod processor;

@@ -14,7 +14,7 @@ Examples:
   cargo run --release -p cairnfs-peers --features all -- --dir /mnt/test --with cairnfs,sqlite --sizes 4K --durability each
   scripts/peers /var/tmp/image --rounds 5 --json peers.json --plot plots
 
-What each column means is in docs/benchmarks.md.";
+What the steps and figures are, and what is durable when, is in docs/figures/README.md.";
 
 /// What is measured, and where.
 #[derive(Debug, Clone, clap::Args)]
