@@ -65,6 +65,9 @@ struct Json {
     shared_with: Vec<String>,
     /// How many that were dropped still hold space of their own.
     being_dropped: usize,
+    /// Blocks stay in use, because it is not known which of them a damaged one had alone.
+    #[serde(skip)]
+    kept: bool,
 }
 
 #[derive(Serialize)]
@@ -102,7 +105,7 @@ pub fn perform(args: &Args, roots: &Roots<'_>) -> Result<u8, AnyError> {
     let free = free_bytes(roots);
     let mut report = drop_all(roots, &args.references);
     let waited = if args.wait {
-        wait(roots, args.telling.quiet)
+        wait(roots, args.telling.quiet, &mut report.kept)
     } else {
         Ok(())
     };
@@ -195,6 +198,12 @@ fn lines(report: &Json) -> impl Iterator<Item = String> {
     let is_told = !report.dropped.is_empty() || report.failed.is_empty();
     let freed = report.freed_bytes.filter(|_| is_told);
     let freed = freed.map(|bytes| match bytes {
+        0 if report.kept => {
+            "Freed 0 B: other snapshots or branches are damaged, too, so it is not \
+                             known which blocks were its own; they stay in use until all damage is \
+                             removed (cairnfs check)"
+                .into()
+        }
         0 if !report.shared_with.is_empty() => format!("Freed 0 B: {}", shared(report)),
         _ => format!("Freed {}", human(bytes)),
     });
@@ -228,12 +237,13 @@ fn being_dropped(roots: &Roots<'_>) -> Vec<RootInfo> {
 }
 
 /// Frees what was dropped, until nothing is left or a signal arrives.
-fn wait(roots: &Roots<'_>, quiet: bool) -> Result<(), Failure> {
+fn wait(roots: &Roots<'_>, quiet: bool, kept: &mut bool) -> Result<(), Failure> {
     let volume = shown(roots.path());
     let stage = roots.stage();
     let progress = stage.steps("freeing", quiet);
     let mut most = 0;
     let freed = roots.volume().free_drops(|now| {
+        *kept = now.kept;
         let left = now.left as u64 * PARTS;
         most = most.max(left);
         let part = (now.part * PARTS as f64) as u64;

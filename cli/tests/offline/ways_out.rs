@@ -1,7 +1,8 @@
 //! Damage and its way out: what is left is read, what cannot be mended is refused with a next step, and
 //! following the steps that are printed ends the damage.
 
-use std::fs;
+use std::fs::{self, OpenOptions};
+use std::os::unix::fs::FileExt;
 use std::process::Output;
 
 use cairnfs::Volume;
@@ -81,6 +82,53 @@ fn without_its_record_of_free_space_a_volume_is_read_and_not_written() {
     let out = p.run(&["cat", "v.img:/dir/file-0007"]);
     assert_eq!(out.stdout, b"7");
     assert!(told(&out).contains("changes are refused"), "{}", told(&out));
+}
+
+/// A volume whose last bitmaps an opening does not verify.
+#[test]
+fn change_of_roots_that_needs_a_damaged_bitmap_is_refused_before_it_is_logged() {
+    let p = Place::new();
+    p.ok(&["mkfs", "-q", "--size", "600G", "v.img"]);
+    p.ok(&["mkdir", "v.img:/sound"]);
+    p.ok(&["branch", "v.img", "other"]);
+    let image = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(p.path("v.img"))
+        .unwrap();
+    let mut front = vec![0; 16 * BLOCK];
+    image.read_exact_at(&mut front, 0).unwrap();
+    let geometry = superblocks(&front).last().unwrap().geometry();
+    for copy in [0, 1] {
+        let at = geometry.bitmap_block(geometry.groups() - 1, copy) * BLOCK as u64;
+        image.write_all_at(&[0x5a; BLOCK], at).unwrap();
+    }
+    let refused = [
+        &["snapshot", "v.img", "monday"][..],
+        &["branch", "v.img", "more"],
+        &["rename", "v.img", "other", "another"],
+        &["drop", "--wait", "v.img", "other"],
+    ];
+    for verb in refused {
+        let out = p.run(verb);
+        let text = told(&out);
+        assert_eq!(out.status.code(), Some(1), "{text}");
+        for part in ["group bitmap", "expected", "cairnfs export VOLUME DIR"] {
+            assert!(text.contains(part), "{verb:?}: {text}");
+        }
+        assert!(!text.contains("Freed"), "{text}");
+        let list = p.ok(&["log", "v.img"]);
+        assert!(list.contains("other") && !list.contains("monday"), "{list}");
+        p.ok(&["export", "-q", "--force", "v.img", "out"]);
+        assert!(p.path("out/sound").exists());
+        let check = told(&p.run(&["check", "v.img"]));
+        assert!(
+            check.contains("bitmap-checksum") && !check.contains("log-"),
+            "{check}"
+        );
+    }
+    // What needs no other bitmap than its own works on.
+    p.ok(&["mkdir", "v.img:/more"]);
 }
 
 #[test]

@@ -556,6 +556,9 @@ pub struct DropProgress {
     pub left: usize,
     /// The part of the first one that is done, from 0 to 1, as far as that is known.
     pub part: f64,
+    /// Whether blocks of one that is gone stay in use since the volume was opened: it was damaged, and
+    /// so is another one, so that it is not known which blocks it had alone.
+    pub kept: bool,
 }
 
 /// Something that a damaged part of the index took with it.

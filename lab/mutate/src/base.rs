@@ -123,6 +123,18 @@ pub fn merged() -> Base {
     })
 }
 
+/// A volume of `size` bytes with a snapshot and later files that only the log has.
+pub fn snapshot_in_log(size: u64) -> Base {
+    make_large("snapshot in the log", size, |fs, device| {
+        everything(fs, device);
+        fs.merge().unwrap();
+        file(fs, 1, "before", 3000);
+        fs.snapshot("monday").unwrap();
+        file(fs, 1, "after", 3000);
+        fs.sync().unwrap();
+    })
+}
+
 /// A volume of thousands of files, whose index has two levels above its leaves, and nothing to merge
 /// in the log.
 pub fn thousands() -> Base {

@@ -98,6 +98,7 @@ impl FileSystem {
             DropProgress {
                 left: left.count(),
                 part: self.core().walked(),
+                kept: self.core().keeps_dropped(),
             }
         };
         while go_on(progress()) && self.drop_step()? {}

@@ -102,6 +102,14 @@ impl Bounds {
         (self.end / unit).saturating_sub(self.first.div_ceil(unit))
     }
 
+    /// Those of a group that is not part of the volume: all of its blocks.
+    pub fn whole() -> Self {
+        Self {
+            first: 0,
+            end: BITS,
+        }
+    }
+
     /// A bitmap in which only the blocks outside the bounds are in use.
     pub fn empty_map(self) -> Bitmap {
         let mut map = Bitmap::free();
@@ -171,7 +179,18 @@ pub(super) fn read_bitmap(
     let at = geometry.bitmap_block(group, entry.copy);
     let mut block = cairnfs_disk::device::AlignedBuf::zeroed(BLOCK_SIZE);
     device.read(at * BLOCK_SIZE as u64, &mut block)?;
-    let crc = checksum::crc(&block);
+    check_bitmap(&block, geometry, group, entry)
+}
+
+/// Checks and decodes the block with a group's bitmap.
+pub(super) fn check_bitmap(
+    block: &[u8],
+    geometry: &Geometry,
+    group: u64,
+    entry: GroupEntry,
+) -> Result<Bitmap> {
+    let at = geometry.bitmap_block(group, entry.copy);
+    let crc = checksum::crc(block);
     if crc != entry.crc.get() {
         return Err(Error::corrupt(
             at,
@@ -180,7 +199,7 @@ pub(super) fn read_bitmap(
             format_args!("{crc:08x}"),
         ));
     }
-    let map = Bitmap::decode(&block);
+    let map = Bitmap::decode(block);
     let free = map.count_free();
     if free != u32::from(entry.free.get()) {
         return Err(Error::corrupt(

@@ -10,7 +10,7 @@
 //! breaks a free unit only if enough units remain for reservations and for the standing reserve of
 //! merges and deletes. An allocation from a reservation never fails for lack of space.
 //!
-//! Lock order: `counting`, what is pinned with the image, one group, the list of changed groups, what
+//! Lock order: `verified`, `counting`, what is pinned with the image, one group, the list of changed groups, what
 //! is pinned without a group. No thread holds the locks of two groups. The only I/O under a group's lock is reading its own bitmap.
 
 mod alloc;
@@ -28,12 +28,14 @@ mod table;
 mod tests;
 mod trim;
 mod unread;
+mod verify;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crossbeam_utils::CachePadded;
 
+use bitmap::Bitmap;
 use budget::{Budget, Floors, Short};
 use cairnfs_disk::device::Device;
 use cairnfs_disk::error::{Error, Result};
@@ -133,6 +135,8 @@ pub struct Space {
     next_slot: AtomicUsize,
     trimming: Trimming,
     unread: Unread,
+    /// The bitmaps of the groups before this one were verified or used.
+    verified: Mutex<usize>,
     /// The group from which each slot allocates data.
     slots: [CachePadded<AtomicUsize>; SLOTS],
     /// The group from which nodes are allocated.
@@ -198,6 +202,7 @@ impl Space {
             next_slot: AtomicUsize::new(0),
             trimming: Trimming::default(),
             unread,
+            verified: Mutex::new(0),
             slots: std::array::from_fn(|slot| {
                 let apart = (count / SLOTS).max(1);
                 CachePadded::new(AtomicUsize::new(slot * apart % count.max(1)))
@@ -251,7 +256,7 @@ impl Space {
 
     /// Free blocks, including reserved ones.
     pub fn free_blocks(&self) -> u64 {
-        self.budget.free_blocks()
+        self.budget.free_blocks().saturating_sub(self.unread.spare)
     }
 
     /// Blocks that the host file system can still allocate, minus reservations; `u64::MAX` if it
@@ -370,7 +375,9 @@ impl Space {
 
     /// Reads a group's bitmap; the caller holds its lock.
     fn read_maps(&self, index: usize, group: &Group) -> Result<Maps> {
-        let entry = self.opened.get(index).copied().unwrap_or_default();
+        let Some(entry) = self.opened.get(index).copied() else {
+            return Ok(Maps::new(Bitmap::free()));
+        };
         let read = group::read_bitmap(&*self.device, &self.geometry, index as u64, entry);
         let image = match read {
             Ok(image) => image,
@@ -415,7 +422,7 @@ impl Space {
 
     /// Checks that a run is not empty and within the data area.
     fn check_run(&self, run: BlockRun) -> Result<()> {
-        if run.len > 0 && self.geometry.in_data(run.start, run.len) {
+        if run.len > 0 && run.start >= self.geometry.data_start() && run.end() <= self.end() {
             return Ok(());
         }
         Err(Error::corrupt(
@@ -424,7 +431,7 @@ impl Space {
             format_args!(
                 "blocks from {} to {}",
                 self.geometry.data_start(),
-                self.geometry.total_blocks
+                self.end()
             ),
             format_args!("{} blocks from {}", run.len, run.start),
         ))

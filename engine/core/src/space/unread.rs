@@ -4,15 +4,20 @@
 //! a group whose bitmap cannot be read counts as full there, and all groups do without the table.
 //! Nothing becomes free in such a group, and its image is not kept. An opening for changes passes
 //! over nothing.
+//!
+//! A log with changes of roots must be merged to be read. So that free blocks are there whatever is
+//! damaged, *spare groups* follow the last one. Their blocks are behind the end of the volume, and
+//! exist in the overlay only.
 
 use std::sync::Arc;
 
 use super::bitmap::{BITS, Bitmap};
-use super::group::{Group, Maps};
-use super::{Space, TableState, table};
+use super::budget::Budget;
+use super::group::{Bounds, Group, Maps};
+use super::{Space, TableState, floors, table};
 use cairnfs_disk::device::Device;
 use cairnfs_disk::error::{Error, Result};
-use cairnfs_disk::format::geometry::Geometry;
+use cairnfs_disk::format::geometry::{GROUP_BLOCKS, Geometry};
 use cairnfs_disk::format::group::GroupEntry;
 use cairnfs_disk::sync::Mutex;
 use cairnfs_disk::sync::atomic::Ordering;
@@ -22,6 +27,8 @@ use cairnfs_disk::sync::atomic::Ordering;
 pub(super) struct Unread {
     /// Whether the volume is only read.
     passes: bool,
+    /// Blocks of the spare groups.
+    pub spare: u64,
     first: Mutex<Option<Error>>,
 }
 
@@ -43,7 +50,8 @@ impl Unread {
 }
 
 impl Space {
-    /// As [`Self::open`], of a volume that is only read: what cannot be read counts as full.
+    /// As [`Self::open`], of a volume that is only read: what cannot be read counts as full. If that
+    /// is anything, and the log must be merged, there are spare groups.
     ///
     /// # Errors
     /// A geometry that no volume has.
@@ -51,6 +59,7 @@ impl Space {
         device: Arc<dyn Device>,
         geometry: Geometry,
         state: TableState,
+        merges: bool,
     ) -> Result<Self> {
         geometry.validate().map_err(Error::Invalid)?;
         let unread = Unread {
@@ -69,7 +78,37 @@ impl Space {
             free_blocks: free,
             ..state
         };
-        Ok(Self::with_table(device, geometry, state, opened, unread))
+        let mut space = Self::with_table(device, geometry, state, opened, unread);
+        if merges {
+            space.verify_all()?;
+            if space.unread().is_some() {
+                space.add_spare();
+            }
+        }
+        Ok(space)
+    }
+
+    /// Adds spare groups, as many as the volume has and one more, or as many as can be addressed.
+    fn add_spare(&mut self) {
+        let most = (u64::from(u32::MAX) / GROUP_BLOCKS) as usize;
+        let own = self.groups.len();
+        let count = most.saturating_sub(own).min(own + 1);
+        let free = self.free_blocks();
+        self.groups
+            .extend((0..count).map(|_| Group::unread(Bounds::whole(), BITS)));
+        self.unread.spare = count as u64 * GROUP_BLOCKS;
+        let units = self.groups.iter().map(|group| u64::from(group.units()));
+        let floors = floors(&self.geometry);
+        self.budget = Budget::new(free + self.unread.spare, units.sum(), floors);
+        self.unit_group.store(own, Ordering::Relaxed);
+    }
+
+    /// The block behind the last one that can be allocated.
+    pub fn end(&self) -> u64 {
+        match self.unread.spare {
+            0 => self.geometry.total_blocks,
+            _ => self.groups.len() as u64 * GROUP_BLOCKS,
+        }
     }
 
     /// The first failure that was passed over, if there was one.

@@ -403,7 +403,7 @@ impl Core {
     ///
     /// # Errors
     /// Those of `change`, and of the merge of an earlier change of roots; a read-only volume; no
-    /// space; the device's failure.
+    /// space; a damaged bitmap, before anything is logged; the device's failure.
     pub fn change_roots<R>(
         &self,
         copies: &[u32],
@@ -420,6 +420,8 @@ impl Core {
         change: impl FnOnce(&Roots, u64) -> Result<(R, RootItems)>,
     ) -> Result<ClosedWithRoots<R>> {
         self.check_changeable()?;
+        // The merge of the change may need any of them, and the log has the change by then.
+        self.space.verify_all()?;
         self.mark_roots()?;
         self.journal.reserve(ROOTS_LOG + CONTEXT_BASE, self)?;
         self.merger

@@ -76,6 +76,63 @@ fn damaged_bitmap_is_found_on_first_use() {
 }
 
 #[test]
+fn verification_finds_a_damaged_bitmap_again_and_again_with_few_reads() {
+    let volume = Volume::new(1024 * MIB, &[]);
+    let space = volume.open();
+    volume.device.reads.lock().clear();
+    space.verify_first().unwrap();
+    space.verify_all().unwrap();
+    assert_eq!(volume.device.reads.lock().len(), 1);
+    let bitmap = volume.geometry.bitmap_block(5, 0);
+    change(&volume, bitmap, |bytes| bytes[100] ^= 4);
+    // What was verified is not read again.
+    space.verify_all().unwrap();
+    let space = volume.open();
+    for _ in 0..2 {
+        assert!(damage(space.verify_first(), bitmap).contains("checksum"));
+        assert!(damage(space.verify_all(), bitmap).contains("checksum"));
+    }
+    // The bitmaps of groups that are in use are in memory.
+    change(&volume, bitmap, |bytes| bytes[100] ^= 4);
+    let space = volume.open();
+    space.claim(BlockRun::new(5 * GROUP_BLOCKS, 1)).unwrap();
+    change(&volume, bitmap, |bytes| bytes[100] ^= 4);
+    space.verify_all().unwrap();
+}
+
+#[test]
+fn what_is_only_read_has_spare_blocks_if_a_bitmap_is_damaged_and_the_log_is_merged() {
+    let volume = Volume::new(256 * MIB, &[]);
+    let (end, total) = (3 * GROUP_BLOCKS, volume.geometry.total_blocks);
+    let open = |merges| {
+        let (device, state) = (volume.device.clone(), volume.state);
+        Space::open_for_reading(device, volume.geometry, state, merges).unwrap()
+    };
+    assert_eq!(open(true).end(), total);
+    for group in 0..2 {
+        let bitmap = volume.geometry.bitmap_block(group, 0);
+        change(&volume, bitmap, |bytes| bytes[100] ^= 4);
+    }
+    assert_eq!(open(false).end(), total);
+    let space = open(true);
+    assert!(space.unread().is_some() && space.end() >= end);
+    let unit = space
+        .alloc_unit(Funding::New(Class::Merge))
+        .unwrap()
+        .unwrap();
+    assert!(unit >= total, "{unit}");
+    let run = BlockRun::new(unit, NODE_BLOCKS);
+    space.image_add(run).unwrap();
+    volume.device.writes.lock().clear();
+    space.write_image().unwrap();
+    space.commit_image();
+    let table = volume.geometry.table_start(1);
+    assert_eq!(*volume.device.writes.lock(), [BlockRun::new(table, 1)]);
+    space.image_remove(run).unwrap();
+    release(&space, [run]).unwrap();
+}
+
+#[test]
 fn bitmaps_that_contradict_the_table_or_the_geometry_are_found() {
     // The flipped bits: of one data block, or of a data block and one outside the data area.
     for (group, bits, words) in [

@@ -15,6 +15,7 @@ use crate::txn::roots::{Place, tree_of};
 use crate::txn::superblocks::volume_tree;
 use cairnfs_disk::error::{Error, Result};
 use cairnfs_disk::format::NODE_BLOCKS;
+use cairnfs_disk::sync::atomic::Ordering;
 
 impl Core {
     /// The blocks of the index that no root has but the one at `place`; none if another root cannot be
@@ -40,11 +41,14 @@ impl Core {
                 self.space.each_in_image(&mut |run| alone.insert(run))?;
                 alone.subtract(&used);
             }
-            Err(Error::Corrupt(damage)) => tracing::warn!(
-                %damage,
-                "other snapshots or branches are damaged too, so that nobody knows which blocks are \
-                 free without the dropped one: none is freed"
-            ),
+            Err(Error::Corrupt(damage)) => {
+                self.drops.kept.store(true, Ordering::Release);
+                tracing::warn!(
+                    %damage,
+                    "other snapshots or branches are damaged too, so that nobody knows which blocks \
+                     are free without the dropped one: none is freed"
+                );
+            }
             Err(error) => return Err(error),
         }
         Ok(alone)

@@ -43,6 +43,8 @@ pub struct Drops {
     units: AtomicU64,
     /// Whether a root was dissolved since [`Core::may_free_by_merge`] was asked.
     dissolved: AtomicBool,
+    /// Whether nothing was freed with a damaged root, because another one is damaged, too.
+    kept: AtomicBool,
 }
 
 impl Drops {
@@ -234,6 +236,11 @@ impl Core {
     /// others had given up while they still shared it with these roots.
     pub fn may_free_by_merge(&self) -> bool {
         self.drops.dissolved.swap(false, Ordering::AcqRel) && self.heads.are_dirty()
+    }
+
+    /// Whether blocks of a dropped root stay in use, because another root is damaged, too.
+    pub fn keeps_dropped(&self) -> bool {
+        self.drops.kept.load(Ordering::Acquire)
     }
 
     /// Whether a root waits for [`Self::drop_step`].

@@ -258,11 +258,14 @@ impl Core {
     ) -> Result<Self> {
         let mut limits = mode.limits;
         let geometry = superblock.geometry();
-        let index = Arc::new(open_index(storage.clone(), &superblock, limits.nodes));
+        let merges = found.contexts.iter().any(|context| context.roots);
+        let space = open_space(storage.clone(), &superblock, mode.read_only, merges)?;
+        let blocks = geometry.data_start()..space.end();
+        let index = Index::new(storage.clone(), id_of(&superblock), blocks, limits.nodes);
+        let index = Arc::new(index);
         let volume = volume_tree(&superblock);
         let roots = Roots::read(&index, &volume, superblock.root.block.get());
         let roots = roots.map_err(older::no_roots)?;
-        let space = open_space(storage.clone(), &superblock, mode.read_only)?;
         if mode.read_only && space.is_unread() {
             // No merge finds a free block.
             limits.replay = i64::MAX;
@@ -335,29 +338,38 @@ impl Core {
     }
 }
 
-/// The index on a device, with a cache of `nodes` bytes.
-fn open_index(device: Arc<dyn Device>, superblock: &Superblock, nodes: usize) -> Index {
-    let geometry = superblock.geometry();
-    let volume_id = superblock
+/// The part of a volume's UUID that its nodes have.
+fn id_of(superblock: &Superblock) -> u64 {
+    superblock
         .uuid
         .first_chunk::<8>()
-        .map_or(0, |c| u64::from_le_bytes(*c));
-    let data_blocks = geometry.data_start()..geometry.total_blocks;
-    Index::new(device, volume_id, data_blocks, nodes)
+        .map_or(0, |c| u64::from_le_bytes(*c))
 }
 
-/// The allocator, from the group table that belongs to the superblock.
-fn open_space(device: Arc<dyn Device>, superblock: &Superblock, read_only: bool) -> Result<Space> {
+/// The allocator, from the group table that belongs to the superblock. If the log has changes of roots
+/// it `merges`: then all bitmaps are verified.
+fn open_space(
+    device: Arc<dyn Device>,
+    superblock: &Superblock,
+    read_only: bool,
+    merges: bool,
+) -> Result<Space> {
     let table = TableState {
         copy: superblock.table_copy.get() as u8,
         crc: superblock.table_crc.get(),
         free_blocks: superblock.free_blocks.get(),
     };
+    let geometry = superblock.geometry();
     if read_only {
-        Space::open_for_reading(device, superblock.geometry(), table)
-    } else {
-        Space::open(device, superblock.geometry(), table)
+        return Space::open_for_reading(device, geometry, table, merges);
     }
+    let space = Space::open(device, geometry, table)?;
+    if merges {
+        space.verify_all()?;
+    } else {
+        space.verify_first()?;
+    }
+    Ok(space)
 }
 
 /// What a reservation cache takes at once.
