@@ -143,6 +143,10 @@ impl Turn<'_> {
             return None;
         }
         let mut head = self.turns.when(|head| head.placed >= self.before);
+        assert!(
+            head.placed == self.before,
+            "context invariant 2: places are given in the order of the turns"
+        );
         let places = place(&mut head)?;
         head.placed += 1;
         drop(head);

@@ -501,7 +501,12 @@ impl Journal {
             chain: position.chain,
             stamp: self.storage.stamp(),
         };
-        *self.written.lock() = written;
+        let mut before = self.written.lock();
+        assert!(
+            before.seq <= seq && before.lsn <= position.lsn,
+            "context invariant 3: contexts become written in order"
+        );
+        *before = written;
         written
     }
 }
