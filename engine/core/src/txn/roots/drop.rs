@@ -207,7 +207,11 @@ impl Roots {
     /// Records that a durable superblock has these changes, which remove a root.
     pub(in crate::txn) fn set_dissolved(&self, place: &Place, changes: RootChanges) {
         let mut table = self.table.lock();
-        table.merged.remove(&place.id);
+        let removed = table.merged.remove(&place.id);
+        assert!(
+            removed.is_some() && !table.pending.contains_key(&place.id),
+            "root invariant 4: what goes is merged"
+        );
         let left = changes.into_iter();
         table
             .merged
