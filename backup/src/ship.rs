@@ -341,7 +341,7 @@ impl Shipper {
         let mut checkpoint = source.checkpoint(since)?;
         let is_stored = checkpoint.is_unchanged() && before.is_some() && is_newest;
         if is_stored && losses.is_none_or(Losses::is_none) {
-            // Whoever takes a backup over is its writer from now on, also if there is nothing to store.
+            // A process that takes a backup over is its writer from now on, also if there is nothing to store.
             if self.writer.takes_over() {
                 self.writer.begin()?;
             }

@@ -136,7 +136,7 @@ pub fn serve(service: &Service<'_>) -> Result<(), Failure> {
     Err(failed(last_words))
 }
 
-/// Says what of the volume is not as it should be, although it can be read.
+/// Warns of damage of the volume, although it can be read.
 fn warn_of_damage(fs: &FileSystem) {
     let info = fs.info();
     if let Some(damage) = &info.space {

@@ -1,6 +1,6 @@
 //! The log's head, and the order in which threads write there.
 //!
-//! Contexts are closed one at a time, and whoever closes one gets the next turn at the head.
+//! Contexts are closed one at a time, and the thread that closes one gets the next turn at the head.
 //! Between closing and its turn a thread may prepare its records while others do the same. All
 //! records get their places in the order of the turns. Records that have their places may be written
 //! at the same time as those of later turns, but a turn passes only when all earlier ones have: then

@@ -374,8 +374,8 @@ impl Journal {
 
     /// Closes the open context.
     fn close_context<'a>(&self, closing: Closing<'a>) -> Closed<'a> {
-        // The turn is taken within the swap: whoever closes the next one waits only for the locks that
-        // are not free again yet.
+        // The turn is taken within the swap. So the thread that closes the next context waits only for
+        // the locks that are not free again yet.
         let (context, turn) = self.cil.swap(false, |_| closing.take_turn());
         Closed::new(turn, context)
     }
