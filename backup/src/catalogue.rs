@@ -39,7 +39,7 @@ pub struct Catalogue {
     newest: Option<Newest>,
     /// The greatest number of a head, whether it can be read or not.
     last: u64,
-    /// What of the newest heads is damaged.
+    /// Damage of the newest heads.
     damage: Vec<Damage>,
     base: Option<Base>,
     /// The text of the base, and of the newest head if that is another one: together at least what a
@@ -217,7 +217,7 @@ impl Catalogue {
         newest.map_or(1, |newest| newest.epoch + (self.last - newest.number) + 1)
     }
 
-    /// What of the newest heads is damaged; a copy may have been read in its place.
+    /// Damage of the newest heads; a copy may have been read in place of a damaged one.
     pub fn damage(&self) -> &[Damage] {
         &self.damage
     }

@@ -31,17 +31,17 @@ pub struct Report {
     pub moments: u64,
     /// Layers that they need.
     pub layers: u64,
-    /// Objects of these.
+    /// Objects of these layers.
     pub objects: u64,
-    /// Bytes of these.
+    /// Bytes of these objects.
     pub bytes: u64,
     /// Objects that nothing needs.
     pub garbage_objects: u64,
-    /// Bytes of these.
+    /// Bytes of these objects.
     pub garbage_bytes: u64,
     /// The moments of which not everything can be read, as far as that was looked at.
     pub damaged: Vec<DamagedMoment>,
-    /// What of their layers cannot be read.
+    /// The parts of their layers that cannot be read.
     pub losses: Losses,
     /// Damage of layers, in words, that takes nothing of any moment: later layers cover it.
     pub covered: Vec<String>,

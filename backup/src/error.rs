@@ -139,7 +139,7 @@ pub enum Error {
         /// Why it failed.
         source: Arc<io::Error>,
     },
-    /// A signal, or whoever asked for it, has ended it.
+    /// A signal, or the caller, has ended it.
     #[error("interrupted")]
     Interrupted,
     /// More than this program holds in memory.

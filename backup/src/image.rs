@@ -46,7 +46,7 @@ impl Extent {
         self.start + self.count
     }
 
-    /// What of it is from `at` on.
+    /// The part from `at` on.
     fn from(self, at: u64) -> Self {
         let skipped = at.saturating_sub(self.start).min(self.count);
         Self {
@@ -57,7 +57,7 @@ impl Extent {
         }
     }
 
-    /// What of it is before `at`.
+    /// The part before `at`.
     fn before(self, at: u64) -> Self {
         Self {
             count: self.count.min(at.saturating_sub(self.start)),

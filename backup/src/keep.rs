@@ -1,4 +1,5 @@
-//! Which moments a prune keeps: rules as restic has them, and the thinning of those that a mount stores.
+//! Which moments a prune keeps: rules as restic has them, and the thinning of the moments that a mount
+//! stores.
 //!
 //! The newest moment is always kept. Times are those of the machine that had the volume, in a given time
 //! zone.

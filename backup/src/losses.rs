@@ -1,4 +1,4 @@
-//! What of layers cannot be read, and which blocks of an image that takes.
+//! The parts of layers that cannot be read, and the blocks of an image that are lost with them.
 //!
 //! Uses extents of images and sets of blocks.
 
@@ -8,7 +8,7 @@ use crate::format::{FRAME_BLOCKS, OBJECT_BLOCKS};
 use crate::image::Extent;
 use crate::runs::Blocks;
 
-/// What of the layers of a backup cannot be read.
+/// The parts of a backup's layers that cannot be read.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Losses {
     /// Blocks by their numbers in each layer.
@@ -85,7 +85,7 @@ pub struct DamagedMoment {
     pub blocks: Option<u64>,
 }
 
-/// What of an image could not be read.
+/// The parts of an image that could not be read.
 #[derive(Debug, Clone, Default)]
 pub struct Unreadable {
     /// The blocks.

@@ -1,7 +1,7 @@
 //! Writing the image of a moment into a file.
 //!
 //! Each object is read once, by several threads; blocks without contents stay holes. The file gets its
-//! name, if it is to have one, from whoever calls. Uses the image.
+//! name, if it is to have one, from the caller. Uses the image.
 
 use std::collections::BTreeSet;
 use std::fs::File;

@@ -71,8 +71,8 @@ impl NewKey {
 }
 
 impl NewKey {
-    /// Whether a backup that is there already is encrypted so. Whoever can write to the store can have
-    /// put another root object there; the caller's word is what it cannot change.
+    /// Whether a backup that is there already is encrypted so. A program that can write to the
+    /// store can have put another root object there; it cannot change what the caller asks for.
     ///
     /// # Errors
     /// It is not encrypted, or for somebody else.

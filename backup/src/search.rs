@@ -95,7 +95,7 @@ pub(crate) struct Search<T> {
     pub newest: Option<T>,
     /// The greatest number of a head, whether it can be read or not.
     pub last: u64,
-    /// What of the newest heads is damaged.
+    /// Damage of the newest heads.
     pub damage: Vec<Damage>,
 }
 

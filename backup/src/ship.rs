@@ -4,6 +4,25 @@
 //! trees. A backup runs in the caller's thread; a daemon calls it again and again with the same
 //! [`Shipper`], which then needs a layer, a head and one look per moment. Merging layers is a call of its
 //! own, so that a moment counts as soon as it is stored. Uses the writer, layers and compaction.
+//!
+//! # The life of a moment
+//!
+//! | From | To | Caused by | Stored then |
+//! |---|---|---|---|
+//! | | captured | [`Source::checkpoint`], compared with the newest moment that the volume knows | nothing of it |
+//! | captured | ended, unchanged | nothing has changed since the newest moment, and nothing is to be mended | nothing more |
+//! | captured | planned | the writer has begun; gained, live and dropped blocks are told | nothing of it |
+//! | planned | stored in part | layers are written | garbage, as no head names them |
+//! | stored in part | whole | `Writer::publish` | the moment, with all that it needs |
+//! | whole | shipped | [`Checkpoint::shipped`]: the volume compares later bitmaps with it | the same |
+//! | captured, planned, stored in part | broken off | the store, the volume or another writer; the checkpoint gave way | the moments before |
+//! | broken off | captured | the next attempt, up to `ATTEMPTS`; or the next call, when the writer has read anew | the same |
+//! | shipped | merged | [`Shipper::tidy`], [`Shipper::job_done`]: it consists of fewer layers | the same contents |
+//! | shipped | removed | [`Shipper::thin`]: a head without it | the other moments |
+//!
+//! 1. A moment is in a head only if all layers that it names are stored.
+//! 2. What a moment adds is told by a comparison with a moment that is stored, or it is whole.
+//! 3. After a failure nothing is published before the writer has read anew what is kept.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -322,7 +341,7 @@ impl Shipper {
         let mut checkpoint = source.checkpoint(since)?;
         let is_stored = checkpoint.is_unchanged() && before.is_some() && is_newest;
         if is_stored && losses.is_none_or(Losses::is_none) {
-            // Whoever takes a backup over is its writer from now on, also if there is nothing to store.
+            // A process that takes a backup over is its writer from now on, also if there is nothing to store.
             if self.writer.takes_over() {
                 self.writer.begin()?;
             }

@@ -39,7 +39,7 @@ pub fn environment() -> Vec<(String, String)> {
         .collect()
 }
 
-/// A URL without user, password and query, for logs and for whoever may look.
+/// A URL without user, password and query, for logs and messages.
 pub fn shown(url: &str) -> String {
     let Some((scheme, rest)) = url.split_once("://") else {
         return url.to_owned();

@@ -6,6 +6,28 @@
 //! nobody refers to. Objects are deleted only by a writer whose head came after the last use of them.
 //! Before a head is deleted, a mark is stored that its number is used up (`docs/backup-format.md`).
 //! Uses the catalogue, the store and the format.
+//!
+//! # The life of a writer
+//!
+//! One thread at a time has a writer; of writers in several processes the store decides, by heads.
+//!
+//! | From | To | Caused by | Stored then |
+//! |---|---|---|---|
+//! | | open | [`Writer::open`], [`Writer::open_for_care`]: what is kept is read | the root object |
+//! | | refused | another volume; a writer of another name, unless it is taken over | the root object |
+//! | open | begun | [`Writer::begin`]: a head with the next epoch; from then on an older writer is refused | that head |
+//! | begun | begun | layers are stored | garbage, until a head names them |
+//! | begun | begun | `Writer::publish`: the next head, then its copy | what the head names |
+//! | begun | begun | a whole head: marks, then the heads and copies before it go | as before |
+//! | open, begun | lost | the number of its next head is used or used up by another writer | its heads so far |
+//! | open, begun | unclear | the store fails: a head may be stored or not | at least its heads so far |
+//! | lost, unclear | open | [`Writer::reopen`], if no writer of another name has begun | as found |
+//! | any | ended | the process ends; the next run of the same name goes on | its heads so far |
+//!
+//! 1. A head names only objects that are stored, and its number is the last one plus one.
+//! 2. Nothing but a beginning is published before it: each later head has the writer's epoch.
+//! 3. Of all writers one stores the head of a number, and a number that was deleted is not used again.
+//! 4. A copy is stored after its head; heads are deleted after their marks.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -207,6 +229,10 @@ impl Writer {
     /// # Errors
     /// Another writer has begun: [`Error::Lost`]. After any error this writer has to be opened anew.
     pub(crate) fn publish(&mut self, whole: bool) -> Result<()> {
+        assert!(
+            self.epoch.is_some(),
+            "writer invariant 2: it has begun when it publishes"
+        );
         let epoch = self.epoch.unwrap_or(0);
         self.store_head(epoch, whole)?;
         if self.catalogue.base_number() == self.next_number() - 1 {

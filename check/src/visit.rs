@@ -1,4 +1,4 @@
-//! What a walk of a tree passes on: items and holes, and what of the tree another root may have too.
+//! What a walk of a tree passes on: items, holes, and the parts that another root may have, too.
 
 use cairnfs_disk::error::Result;
 use cairnfs_disk::format::key::Key;

@@ -142,8 +142,8 @@ impl<'a> Roots<'a> {
         }
     }
 
-    /// Has what programs have written to all branches arrive; tells of those whose mount cannot be asked
-    /// for it, which must not keep the others from what the caller does.
+    /// Has what programs have written to all branches arrive. Warns of each branch whose mount cannot be
+    /// asked for it: that must not stop what the caller does with the others.
     pub fn fetch_all(&self) {
         let roots = self.library.roots();
         let named = roots

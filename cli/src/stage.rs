@@ -2,7 +2,8 @@
 //!
 //! Such a command runs in its own process, or in the daemon that has the volume open, for the process
 //! that was called. [`Stage`] has the streams of that process, how its terminal looks, its time zone,
-//! and whether it was interrupted. So a command must use nothing else of these. Uses output, looks and
+//! and whether it was interrupted. So a command must not use the streams, terminal, time zone or signals
+//! of the process in which it runs. Uses output, looks and
 //! signals.
 
 use std::fs::File;

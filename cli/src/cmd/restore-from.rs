@@ -89,7 +89,7 @@ struct Summary {
     unreadable: Vec<Range>,
     /// Files and directories that cannot be read, or not wholly.
     failed: u64,
-    /// What of the volume itself is damaged.
+    /// Damage of the volume itself.
     damaged: Vec<String>,
     requests: u64,
     received: u64,

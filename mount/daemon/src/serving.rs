@@ -3,6 +3,29 @@
 //! Runs in the process that `cairnfs mount` starts, or in the command itself with `--foreground`.
 //! Everything that fails before the mount is live is told to the caller; later messages go to the
 //! log.
+//!
+//! # The life of a daemon
+//!
+//! | From | To | Caused by | A command that calls then |
+//! |---|---|---|---|
+//! | | open | `opening::open`, which locks the volume file | finds no socket, or that of a killed daemon |
+//! | | refused | the volume is in use: the caller is told [`IN_USE`] and decides | is served by the other daemon |
+//! | open | reachable | `ControlSocket::open`; without a socket the daemon goes on with its one mount | waits for its answer |
+//! | reachable | mounted | `MountService::mount_first` | waits for its answer |
+//! | reachable | closing | the mount fails: `Callers` is dropped | finds that there is no daemon |
+//! | mounted | serving | `Callers::answer`, then the worker of backups, then [`READY`] is told | is answered |
+//! | mounted | closing | no thread for the worker of backups: the mount is broken off | is answered, until the process ends |
+//! | serving | serving | a command hands a mount over (`MountService::serve`), or a mount ends | is answered |
+//! | serving | ending | the last mount ends, or a signal ends all (`Sessions`): no mount is accepted from then on | is told that the volume is being closed |
+//! | ending | closing | commands that it performs have ended, or took too long; the last moment of a backup is stored, or is not, which is told | the same |
+//! | closing | closed | `FileSystem::close_with`: everything is durable, the socket's name goes, then the lock | waits, and tries again |
+//! | any | killed | | the next daemon replaces the socket and replays the log |
+//!
+//! 1. From the first mount on there is a socket, unless none could be made, which is told.
+//! 2. Callers are answered only after the first mount. If it fails, none is answered.
+//! 3. The registry of mounts closes with the last one, in the same moment: what was handed over before
+//!    is served, what comes later is refused.
+//! 4. The socket's name goes before the lock of the volume: it is never that of the next daemon.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, IsTerminal, Write};
@@ -113,7 +136,7 @@ pub fn serve(service: &Service<'_>) -> Result<(), Failure> {
     Err(failed(last_words))
 }
 
-/// Says what of the volume is not as it should be, although it can be read.
+/// Warns of damage of the volume, although it can be read.
 fn warn_of_damage(fs: &FileSystem) {
     let info = fs.info();
     if let Some(damage) = &info.space {

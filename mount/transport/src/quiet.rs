@@ -6,8 +6,8 @@
 //! new, and when the kernel waits for the kept replies only, each write that had been sent before is
 //! answered. Serving goes on meanwhile, and no thread waits. Uses synchronization only.
 //!
-//! Whoever waits for such a moment in order to answer a request is unanswered himself all the time,
-//! as if his reply were kept. Any reader of a mount can send such requests, so their moments are kept
+//! A request whose answer waits for such a moment is itself unanswered all the time, as if its reply
+//! were kept. Any reader of a mount can send such requests, so their moments are kept
 //! apart: in three quarters of the time no reply is kept.
 
 use std::sync::Arc;

@@ -68,7 +68,7 @@ struct Json<'a> {
     moments: u64,
     /// Always false: whether contents are damaged is not known.
     contents_read: bool,
-    /// What of layers is missing or damaged, without their contents, which were not read.
+    /// Missing and damaged parts of layers, except contents, which were not read.
     problems: &'a [String],
     damaged_moments: Vec<moments::Json>,
 }

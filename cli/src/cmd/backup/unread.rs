@@ -25,7 +25,7 @@ const FINDINGS: usize = 20;
 pub struct Unread {
     /// Files, and ranges of them.
     pub files: Summary,
-    /// What of the volume itself is damaged, in words.
+    /// Damage of the volume itself, in words.
     pub volume: Vec<String>,
 }
 

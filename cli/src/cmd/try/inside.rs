@@ -117,7 +117,7 @@ fn show(base: &Path, fork: &Path) -> io::Result<()> {
     for mount in &mounts {
         mount_bind(&mount.part, &mount.dir)?;
     }
-    // Whoever stays in the directory below goes on in the base.
+    // A process that stays in the directory below goes on in the base.
     rustix::fs::accessat(
         CWD,
         base,
@@ -127,8 +127,8 @@ fn show(base: &Path, fork: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Gives up the copies that this namespace has of other forks' mounts, and of those below the base, which
-/// the fork hides: they would keep these in use.
+/// Gives up the copies that this namespace has of other forks' mounts, and of mounts below the base,
+/// which the fork hides. The copies would keep the mounts in use.
 fn leave_unneeded(bases: &[Shown], fork: &Path) {
     let mounts = mountinfo::list(Path::new(OWN_TABLE)).into_iter();
     let is_fork = |dir: &Path| {

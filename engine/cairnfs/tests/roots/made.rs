@@ -119,7 +119,7 @@ fn builds_that_differ_conflict_where_they_do() {
     assert_eq!(main.metadata("target/deps/object").unwrap().nlink(), 1);
 }
 
-/// Whoever only looks is told what would be done.
+/// A call that only looks returns what would be done.
 #[test]
 fn dry_run_tells_whether_it_would_merge() {
     let volume = volume();

@@ -218,7 +218,7 @@ impl FileSystem {
             return Ok(found);
         }
         // An extent is at most MAX_EXTENT_BLOCKS long, so none that reaches `from` begins before
-        // `least`. Of those that begin up to `from`, only the last can reach it.
+        // `least`. Among the extents that begin up to `from`, only the last can reach it.
         let least = (from + 1).saturating_sub(MAX_EXTENT_BLOCKS);
         self.items().scan_from_last(
             inode,

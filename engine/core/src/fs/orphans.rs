@@ -5,6 +5,31 @@
 //! step that removes or truncates it. However many crashes come between, the first opening of the
 //! root after them continues. A branch begins with the orphans that the tree had of which it was
 //! made; no file of the branch was open then, so its first opening removes them as well.
+//!
+//! # The life of an inode
+//!
+//! Transitions with a commit are decided under the lock of the inode's state, and are durable with
+//! the next fsync or sync that has them. Uses (look-ups and open files) are in memory only.
+//!
+//! | From | To | Caused by | In the log then |
+//! |---|---|---|---|
+//! | | linked, in use | mknod, mkdir, symlink, link of a nameless file | inode item and entry |
+//! | | nameless, in use | a temporary file (`O_TMPFILE`): no links, a use | inode item and orphan item |
+//! | nameless | linked | its first name, which only it may get | entry; the orphan item goes |
+//! | linked, in use | linked, unused | the last use ends: memory may be evicted, nothing else | |
+//! | linked, few items | removed | the last name goes, and it has no use | all its items go |
+//! | linked | orphan | the last name goes, and it is in use or has many items | links 0, orphan item |
+//! | orphan, in use | orphan, unused | the last use ends; [`FileSystem::reap_unused`] goes on | |
+//! | orphan, unused | orphan, smaller | a step of [`FileSystem::reap`] | fewer items |
+//! | orphan, unused | removed | its last step | the rest, and the orphan item, go |
+//! | linked | truncating | a truncation with more extents than one step takes | new size, orphan item |
+//! | truncating | linked | the last step of the truncation | the orphan item goes |
+//! | orphan, truncating | the same, unused | a crash, a kill, no space: [`FileSystem::settle_orphans`] goes on at an opening | |
+//!
+//! 1. An inode without links has an orphan item, unless it is removed in the same transaction.
+//! 2. What is in use is not removed, and its items stay.
+//! 3. An inode without links stays in memory while it is in use: its use count is not set apart.
+//! 4. No handle to a root is given out for writing before its orphans were looked at.
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! Whose turn it is to replace a branch, or to take it away by a publish: one call at a time for each
 //! name, so that each finds what the one before it has left, and none works in vain.
 //!
-//! Uses synchronization only. Whoever waits here has no lock.
+//! Uses synchronization only. A thread that waits here holds no lock.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -8,7 +8,7 @@ use cairnfs_disk::error::{Error, Result};
 use cairnfs_disk::sync::Mutex;
 use cairnfs_disk::types::RootInfo;
 
-/// Chooses, among all roots, the ids of those that give way, the first one first.
+/// Chooses the roots that give way, among all roots: their ids, the first one first.
 type Choice = Box<dyn Fn(&[RootInfo]) -> Vec<u32> + Send + Sync>;
 
 /// What gives way in a volume.

@@ -72,10 +72,10 @@ pub struct NodeCounts {
     pub made: u64,
     /// Nodes of the old tree, or made for the new one, that the new one does not have.
     pub replaced: u64,
-    /// Those of them that another tree has too.
+    /// Replaced nodes that another tree has, too.
     pub inherited: u64,
-    /// Those of these that an edit changed and did not empty: each needs a node for its copy.
-    /// Those that only became a part of their neighbour need none.
+    /// Inherited nodes that an edit changed and did not empty: each needs a node for its copy. A node
+    /// that only became a part of its neighbour needs none.
     pub copied: u64,
 }
 

@@ -175,6 +175,6 @@ impl NodeSpace for PartSpace<'_> {
         self.space.give_up(block, birth);
     }
 
-    // Whoever makes the nodes above counts all nodes, and parts are not for short space.
+    // The thread that makes the nodes above counts all nodes. There are no parts when space is short.
     fn note_nodes(&self, _: &NodeCounts) {}
 }

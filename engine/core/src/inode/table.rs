@@ -272,6 +272,10 @@ impl Shard {
     }
 
     fn leave(&mut self, inode: &Inode) {
+        debug_assert!(
+            inode.may_leave(),
+            "inode invariant 3: without links and in use, it stays in memory"
+        );
         let uses = inode.uses();
         if uses > 0 {
             self.parked.insert(inode.ino, uses);

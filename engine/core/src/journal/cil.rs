@@ -1,9 +1,34 @@
-//! The committed item list (CIL): the open context, and how commits add to it.
+//! The committed item list (CIL): the open context, how commits add to it, and a context's life.
 //!
 //! A commit holds the context lock shared from its first vector to its last. A push and the
 //! collection of a dependency closure take it exclusively: a push just long enough to swap in a new
 //! context, the collection until it has followed all dependencies. Each committer adds its new
 //! vectors to one shard of the list with one lock acquisition.
+//!
+//! # The life of a context
+//!
+//! | From | To | Caused by, under | Durable then |
+//! |---|---|---|---|
+//! | | open | opening a volume ([`Cil::new`]), or the swap that closes the context before | nothing of it |
+//! | open | open, fuller | a commit, under a shared hold | nothing of it |
+//! | open | open, partly logged | an fsync record: gathered under [`Cil::still`], written in a turn | the record, after its flush |
+//! | open | closed | a push, a merge, a change of roots, a mount record: [`Cil::try_swap`] under all locks of the list, and a turn at the head with it | nothing more |
+//! | open | open | the caller's part of the swap fails | nothing more |
+//! | closed | placed | `write_apart` in its turn's order, under the head's lock; or record by record, with the head held | data that it refers to, unless it is staged |
+//! | closed | written, without a record | all items were cancelled or are logged | nothing more |
+//! | placed | written | all its records and all earlier turns' are written; `note_written` with the head held | data that it refers to |
+//! | written | durable | any flush that begins later ([`super::Journal::flush`]) | all its records |
+//! | durable | merged | the superblock of the merge whose boundary includes it; then the tail moves | in the index |
+//! | closed, placed | lost | a write fails or panics: the volume fails, and nothing is written after it | what was before |
+//!
+//! 1. One context is open, the same under every lock, and the next one's sequence is one more.
+//! 2. Places are given in the order of the turns, so records stand in the order of sequences.
+//! 3. Contexts become written in the same order: [`super::Written`] never goes back.
+//! 4. The records of a context or fsync take no more log space than was reserved for them.
+//! 5. No record lies over the part of the log from the tail on.
+//! 6. A vector is in one record at most: an fsync takes over its charge once, and its context leaves
+//!    it out.
+//! 7. The contents are taken only when the context is closed: no commit holds it any more.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -268,6 +293,7 @@ impl Cil {
         let boundary = if merge { seq } else { first.boundary };
         let next = Arc::new(Context::new(seq + 1, boundary));
         for other in &mut others {
+            assert!(other.seq == seq, "context invariant 1: one is open");
             **other = next.clone();
         }
         let closed = std::mem::replace(&mut *first, next);

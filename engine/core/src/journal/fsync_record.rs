@@ -77,7 +77,17 @@ impl Journal {
         let mut closing = self.turns.closing();
         closing.wait_for_earlier();
         let broken_off = "an fsync was broken off";
-        let gathered = self.or_fail(broken_off, || Ok(gather(&self.cil.still())))?;
+        let gathered = self.or_fail(broken_off, || {
+            let open = self.cil.still();
+            let gathered = gather(&open);
+            if let Gathered::FsyncRecord(record) = &gathered {
+                assert!(
+                    record.seq == open.seq,
+                    "fsync invariant 2: a record is of the open context"
+                );
+            }
+            Ok(gathered)
+        })?;
         match gathered {
             Gathered::Context => {
                 self.counters.whole_contexts.fetch_add(1, Ordering::Relaxed);

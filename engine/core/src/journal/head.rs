@@ -1,6 +1,6 @@
 //! The log's head, and the order in which threads write there.
 //!
-//! Contexts are closed one at a time, and whoever closes one gets the next turn at the head.
+//! Contexts are closed one at a time, and the thread that closes one gets the next turn at the head.
 //! Between closing and its turn a thread may prepare its records while others do the same. All
 //! records get their places in the order of the turns. Records that have their places may be written
 //! at the same time as those of later turns, but a turn passes only when all earlier ones have: then
@@ -143,6 +143,10 @@ impl Turn<'_> {
             return None;
         }
         let mut head = self.turns.when(|head| head.placed >= self.before);
+        assert!(
+            head.placed == self.before,
+            "context invariant 2: places are given in the order of the turns"
+        );
         let places = place(&mut head)?;
         head.placed += 1;
         drop(head);

@@ -374,8 +374,8 @@ impl Journal {
 
     /// Closes the open context.
     fn close_context<'a>(&self, closing: Closing<'a>) -> Closed<'a> {
-        // The turn is taken within the swap: whoever closes the next one waits only for the locks that
-        // are not free again yet.
+        // The turn is taken within the swap. So the thread that closes the next context waits only for
+        // the locks that are not free again yet.
         let (context, turn) = self.cil.swap(false, |_| closing.take_turn());
         Closed::new(turn, context)
     }
@@ -501,7 +501,12 @@ impl Journal {
             chain: position.chain,
             stamp: self.storage.stamp(),
         };
-        *self.written.lock() = written;
+        let mut before = self.written.lock();
+        assert!(
+            before.seq <= seq && before.lsn <= position.lsn,
+            "context invariant 3: contexts become written in order"
+        );
+        *before = written;
         written
     }
 }

@@ -286,7 +286,7 @@ impl Journal {
         let used = (head.lsn - start) as i64 * BLOCK_SIZE as i64;
         assert!(
             used <= paid,
-            "records need {used} log bytes, {paid} were reserved"
+            "context invariant 4: records need {used} log bytes, {paid} were reserved"
         );
         self.ring.give(paid - used);
     }
@@ -343,8 +343,12 @@ impl Journal {
         let occupied = lsn + blocks - self.ring.tail();
         assert!(
             occupied <= self.log_blocks,
-            "the log would overwrite its tail: {occupied} of {} blocks",
+            "context invariant 5: the log would overwrite its tail: {occupied} of {} blocks",
             self.log_blocks
+        );
+        assert!(
+            record.seq >= head.logged_seq,
+            "context invariant 2: records stand in the order of sequences"
         );
         let mut header = RecordHeader {
             flags: U32::new(record.flags),

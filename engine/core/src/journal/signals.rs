@@ -190,7 +190,7 @@ mod tests {
         std::thread::scope(|scope| {
             let other = scope.spawn(|| signals.next_log_work(None));
             signals.want_push(7);
-            // Whoever was woken, the other worker gets it.
+            // It does not matter which worker was woken: the other one gets it.
             assert_eq!(
                 signals.next_log_work(Some(Instant::now())),
                 LogWork::Interval

@@ -19,7 +19,8 @@ use cairnfs_disk::sync::atomic::Ordering;
 use cairnfs_disk::sync::thread_local;
 
 /// Number of groups that are searched for a run of the requested length before a shorter run is
-/// accepted; and number of those that are looked at for it, most of whose longest run is known.
+/// accepted; and number of groups that are considered for the search: the longest run of most of them
+/// is known.
 const PROBES: usize = 8;
 const LOOKS: usize = 128;
 /// A free run of this many blocks at the goal is accepted for any request, in blocks.

@@ -15,6 +15,26 @@
 //!
 //! The units of groups that were not counted yet enter as a lower bound, so counting a group can
 //! only increase B.
+//!
+//! # The life of a block
+//!
+//! Each change of A and B is one atomic operation. Nothing here is on the device.
+//!
+//! | From | To | Caused by | A | B |
+//! |---|---|---|---|---|
+//! | spare | reserved for data | [`Budget::reserve`], if the class leaves its floor | less | |
+//! | spare | reserved, a unit | the same | 4 less | 1 less |
+//! | reserved | spare | [`Budget::unreserve`] | more | more |
+//! | reserved | allocated | [`Budget::took_data`], [`Budget::took_unit`], with the group locked | | |
+//! | a spare unit | broken | [`Budget::break_units`], for reserved data | | less |
+//! | spare | allocated | [`Budget::take_unpromised`], if the class leaves its floor | less | less |
+//! | allocated | spare | [`Budget::give`]: what is freed, when no durable state needs it; with the group locked | more | more |
+//! | uncounted | spare | [`Budget::found_units`], when a group is counted | | more |
+//! | any | lost | [`Budget::lose`]: the bitmap of its group is damaged, and the group counts as full | less | less |
+//!
+//! 1. A and B are never negative, and both fit into the word.
+//! 2. Nothing is allocated or returned that was not reserved.
+//! 3. An allocation from a reservation succeeds, unless blocks of it are lost.
 
 use crossbeam_utils::CachePadded;
 
@@ -329,7 +349,10 @@ fn lower(count: &AtomicU64, by: u64) {
     let before = count.fetch_update(Ordering::AcqRel, Ordering::Acquire, |n| {
         Some(n.saturating_sub(by))
     });
-    debug_assert!(before.is_ok_and(|n| n >= by), "more used than promised");
+    debug_assert!(
+        before.is_ok_and(|n| n >= by),
+        "budget invariant 2: more used than reserved"
+    );
 }
 
 #[cfg(test)]

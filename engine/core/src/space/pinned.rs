@@ -10,6 +10,24 @@
 //!
 //! Also here: which groups' bitmaps differ from those of an earlier pinned image. That is known in
 //! memory only, so after an opening all of them may.
+//!
+//! # The life of a pinned image
+//!
+//! | From | To | Caused by, under | Durable then |
+//! |---|---|---|---|
+//! | | pinned | [`Space::pin_image`], under the lock of merges | the superblock with this image |
+//! | pinned | pinned, a group copied | the first change of the group's image, under its lock and that of merges | |
+//! | pinned | pinned, more held | a release of blocks that it has, under the group's lock | that the volume gave them up |
+//! | pinned | ending | [`Space::unpin`] by its owner; [`Space::unpin_image`] for want of space: the first caller ends it | |
+//! | ending | | that caller frees group by group what is held, each under the group's lock; the others wait | |
+//! | any | | the volume is closed or killed | nothing of it was on the device |
+//!
+//! 1. One image is pinned at a time, until all that it holds is free; serial numbers ascend.
+//! 2. No image is pinned while images change: both have the lock of merges. So a group's copy, or
+//!    its image if there is none, is what the superblock of the pinning has.
+//! 3. What is held is in use in the bitmaps, and is neither in the image nor in the log before the
+//!    tail. It becomes free once: with its group's copy.
+//! 4. A reader that finds the image pinned after it has read has read the pinned image.
 
 use std::collections::BTreeSet;
 
@@ -193,7 +211,11 @@ impl Space {
         let freed = groups
             .into_iter()
             .try_for_each(|index| self.free_held_in(index, discard));
-        *self.pinning.pin.lock() = None;
+        let ended = self.pinning.pin.lock().take();
+        assert!(
+            ended.is_some_and(|pin| pin.ending),
+            "pin invariant 1: one image is pinned until all of it is free"
+        );
         self.pinning.unpinned.notify_all();
         freed
     }

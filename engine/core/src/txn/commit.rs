@@ -38,7 +38,7 @@ pub(super) fn is_inherited(birth: u64, boundary: u64) -> bool {
 /// does not get an extent for each checkpoint.
 const FEW_BLOCKS: u64 = 16;
 
-/// The births of blocks in a tree of files while the context is held: what of them the tree
+/// The births of blocks in a tree of files while the context is held. They tell which blocks the tree
 /// inherits from its parent, a frozen root.
 #[derive(Debug, Clone, Copy)]
 pub struct Births {

@@ -7,7 +7,7 @@
 //!
 //! The lock of the table is a leaf, except that the table of [`Roots`] is read under it: an opening
 //! sees either the lineage and tree before a change of them, and is corrected by that change, or
-//! those after it.
+//! those after it. The life of a root in the volume is in [`super::roots`].
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -243,7 +243,11 @@ impl Heads {
 
     /// Ends [`Self::shut`].
     pub(super) fn admit(&self, id: u32) {
-        self.table.lock().shut.remove(&id);
+        let was_shut = self.table.lock().shut.remove(&id);
+        assert!(
+            was_shut,
+            "root invariant 3: what is shut stays so until it is admitted"
+        );
     }
 }
 

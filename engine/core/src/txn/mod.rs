@@ -5,12 +5,16 @@
 //! a push or a merge while it holds an inode state or the context.
 //!
 //! State has owners with private fields: [`items`] (one tree of files as readers see it), [`heads`]
-//! (which of them are open), [`roots`], [`reservations`] (what is set aside, and sums of commits), [`merge`], [`fsync`] and
+//! (which trees are open), [`roots`], [`reservations`] (what is set aside, and sums of commits), [`merge`], [`fsync`] and
 //! [`superblocks`], and [`checkpoint`]. [`Core`] is the open volume: it composes the owners with the services that all
 //! of them share. What connects several owners is in [`reserve`], [`commit`] and [`change`],
 //! [`throttle`], [`space_left`], and [`open`], which builds them.
 
 mod ablation;
+#[cfg(test)]
+#[cfg(not(shuttle))]
+#[path = "tests/begun.rs"]
+mod begun;
 mod blocks;
 mod change;
 mod checkpoint;

@@ -4,6 +4,28 @@
 //! file combines log, space and caches: a reservation usually comes from [`Reservations`] alone,
 //! one that finds the log full waits for a merge, and a request without space is refused before
 //! anything is changed.
+//!
+//! # The life of a reservation
+//!
+//! Nothing of it is on the device. The caller holds no lock; each counter has its own.
+//!
+//! | From | To | Caused by |
+//! |---|---|---|
+//! | | held | [`Core::reserve`]: credit of the thread's cache, or of log and space, with a batch for the cache; for a head that inherits, also a charge for copies |
+//! | | refused | no space, a volume that has failed or cannot be changed; what was taken of it is given back |
+//! | held | returned | it is dropped without a commit: all of it goes to log and space |
+//! | held | used | `Commit::finish`: the log bytes are the context's charge, the units are kept for the growth of the index, the rest is credit of the cache |
+//! | used | taken | a merge, while no thread commits: the units are its `promised` ones |
+//! | used | returned | a cancelled item leaves units over, which are credit again |
+//! | credit | returned | the cache has too much; a sweep, when a reservation finds too little |
+//! | | waiting | [`Core::reserve_delayed`]: delayed data, counted for its file |
+//! | waiting | returned | [`Core::release_delayed`] |
+//! | waiting | committed | writeback: its transaction uses the units that wait ([`Need::delayed`]) |
+//!
+//! 1. What is held, kept, waits or is credit is reserved in log and space, until it is given back.
+//! 2. A transaction uses no more log bytes than it reserved.
+//! 3. The units that a cache keeps suffice for the growth that it counts.
+//! 4. A refused reservation leaves nothing reserved and no charge.
 
 use crate::journal::vector::{charge_for, growth_apart};
 use crate::space::{Class, Delayed, Space, growth_units};
@@ -102,7 +124,7 @@ impl Reservation<'_> {
         let reserved = self.credit.log;
         assert!(
             log <= reserved,
-            "a transaction needs {log} log bytes, {reserved} were reserved"
+            "reservation invariant 2: a transaction needs {log} log bytes, {reserved} were reserved"
         );
         self.credit.log -= log;
         std::mem::take(&mut self.credit)

@@ -7,8 +7,8 @@ pub(super) fn join_runs(runs: Vec<BlockRun>) -> Vec<BlockRun> {
     join(runs, |run, end| run.start <= end)
 }
 
-/// Sorts runs and joins those that touch. Overlapping runs stay apart, so that whoever gets a block
-/// twice finds it.
+/// Sorts runs and joins those that touch. Overlapping runs stay apart, so that a caller that
+/// gets a block twice finds that.
 pub(super) fn join_touching(runs: Vec<BlockRun>) -> Vec<BlockRun> {
     join(runs, |run, end| run.start == end)
 }

@@ -15,8 +15,8 @@ const MUCH_FREED: i64 = 1 << 14;
 const MUCH_REMOVED: u64 = 16;
 
 impl Core {
-    /// Free blocks, and those of them that ordinary requests may have, once all delayed data is
-    /// placed and all freed blocks are merged.
+    /// Free blocks, and the part that ordinary requests may have, once all delayed data is placed and
+    /// all freed blocks are merged.
     pub fn space_left(&self) -> (u64, u64) {
         self.reservations.sweep();
         let space = &self.space;

@@ -102,6 +102,10 @@ impl<T, R> BatchLeader<'_, T, R> {
     /// Closes the batch and takes its requests, unless that was done.
     pub fn close(&self) -> SmallVec<[T; 2]> {
         let mut open = self.batches.open.lock();
+        debug_assert!(
+            self.end.result.lock().is_none(),
+            "group invariant 3: a batch ends once"
+        );
         let own = open.take_if(|batch| Arc::ptr_eq(&batch.end, &self.end));
         own.map(|batch| batch.requests).unwrap_or_default()
     }

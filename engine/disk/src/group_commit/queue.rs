@@ -45,6 +45,10 @@ impl<T> BatchQueue<T> {
     /// left is served by another leader or with the next request.
     pub fn serve(&self, serve: impl FnOnce(Vec<T>)) -> bool {
         let mut state = self.state.lock();
+        assert!(
+            (1..=self.most_leaders).contains(&state.leaders),
+            "group invariant 4: a leader serves"
+        );
         if !state.requests.is_empty() {
             let requests = std::mem::take(&mut state.requests);
             drop(state);

@@ -1,4 +1,4 @@
-//! The paths of a patch, before and after, and which of them it cannot tell as renames.
+//! The paths of a patch, before and after, and the paths whose change it cannot tell as a rename.
 //!
 //! Plain values. A patch is applied path by path, and a reader refuses to make a file where there is
 //! one. So a path that one file leaves and another one takes is a change in place, unless both are

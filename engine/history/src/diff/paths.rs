@@ -159,7 +159,7 @@ impl<'a> Paths<'a> {
         Ok(names)
     }
 
-    /// Those of the wanted inodes that a directory holds.
+    /// The wanted inodes that have a name in a directory.
     fn search(&self, dir: u64, mut wanted: BTreeSet<u64>) -> Result<BTreeMap<u64, Name>> {
         let mut found = self.in_order(dir, &wanted)?;
         wanted.retain(|ino| !found.contains_key(ino));
@@ -178,8 +178,7 @@ impl<'a> Paths<'a> {
 }
 
 impl Paths<'_> {
-    /// Those of the wanted inodes that a search in order finds, if that is faster than reading all
-    /// entries.
+    /// The wanted inodes that a search in order finds, if that is faster than reading all entries.
     fn in_order(&self, dir: u64, wanted: &BTreeSet<u64>) -> Result<BTreeMap<u64, Name>> {
         let mut found = BTreeMap::new();
         let end = self.tree.inode(dir)?.map_or(0, |i| i.next_index.get());

@@ -13,7 +13,7 @@ use cairnfs_disk::error::{Error, Result};
 use cairnfs_disk::types::RootInfo;
 
 /// Calls `once` with the roots of references, again and again as long as it fails because one of these
-/// has moved meanwhile. Whoever has moved it has succeeded, so all calls together come to an end.
+/// has moved meanwhile. The call that moved it has succeeded, so all calls together come to an end.
 ///
 /// # Errors
 /// [`Error::NoRoot`]; the others of `once`.

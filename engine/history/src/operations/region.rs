@@ -15,7 +15,7 @@ pub(super) struct Region<'a> {
     pub files: FileTree<'a>,
     /// The names at which it begins, and the inodes that have them.
     pub tops: BTreeMap<Name, u64>,
-    /// Those of the inodes that are directories.
+    /// The directories among these inodes.
     top_dirs: BTreeSet<u64>,
     /// Directories that were asked about.
     known: BTreeMap<u64, bool>,

@@ -91,7 +91,7 @@ pub fn perform(word: &str, dir: &Path, device: &str) -> u8 {
     };
     match done {
         Ok(told) => {
-            // Whoever asked may be gone.
+            // The process that asked may be gone.
             if let Some(told) = told {
                 let _ = writeln!(io::stdout(), "{told}");
             }

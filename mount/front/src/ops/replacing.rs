@@ -180,8 +180,8 @@ struct LeftBehind {
 }
 
 impl LeftBehind {
-    /// Looks at the inodes in use that were not looked at before. Returns the names of those that stay,
-    /// with their directories.
+    /// Looks at the inodes in use that were not looked at before. Returns the names of the inodes that
+    /// stay, with their directories.
     fn names(
         &mut self,
         old: &FileSystem,

@@ -215,7 +215,8 @@ impl Handoff {
     }
 
     /// Binds the loop, which calls this, and the reply thread. Returns whether they are. The processor may
-    /// be one on which the loop does not run for long; whoever releases it then does not wait for it.
+    /// be one on which the loop does not run for long; then the thread that releases the loop does not
+    /// wait for it.
     fn bind(&self, place: usize) -> bool {
         let Some([of_loop, thread]) = self.threads.get() else {
             return false;

@@ -214,7 +214,7 @@ fn replacement_against_truncate() {
     });
 }
 
-/// Writers that are held beside each other's holders: all of them go on, whoever lets go last.
+/// Writers that are held beside each other's holders: all go on, in any order of the holders' ends.
 #[test]
 fn held_writers_against_holders() {
     explore("fs: writers held by two, create", Cost::Large, || {

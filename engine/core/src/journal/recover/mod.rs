@@ -12,6 +12,8 @@
 //! | an fsync record at or after the durable LSN whose checks do not hold | the log ends there |
 //! | a mount record | the log ends before it, and the next mount overwrites it |
 //! | otherwise | the regular end of the log |
+//!
+//! What an opening does before and after, and its states, are in `txn/open`.
 
 mod chain;
 mod reader;

@@ -11,6 +11,23 @@
 //! A block that is written in place is born again. And a capture that may be the base of another one
 //! is recorded in a durable superblock with a random number, so a copy of the volume that went
 //! another way has other names.
+//!
+//! # The life of a checkpoint
+//!
+//! | From | To | Caused by, under | Durable then |
+//! |---|---|---|---|
+//! | | at rest | [`Core::capture`], under the lock of merges: everything committed is merged | the superblock of that merge |
+//! | at rest | pinned | [`Space::pin_image`](crate::space::Space::pin_image), under the same lock | |
+//! | pinned | captured | `Core::record`, under the same lock; skipped if nothing has changed | its name, and that of the one it is compared with |
+//! | pinned | ended | the superblock cannot be written: the volume fails | |
+//! | captured | captured | reading and shipping, without a lock | |
+//! | captured | shipped | [`Core::shipped`]: later bitmaps are compared with it; then it ends | |
+//! | captured | ended | [`Core::end_capture`], after a failure of the receiver | its name |
+//! | captured | gave way | [`Core::break_capture`], or a reservation of a merge: reading fails from then on | its name |
+//!
+//! 1. When one is pinned, the newest superblock is durable and has every root that is committed.
+//! 2. Its name is durable before any block of it is read.
+//! 3. The captured sequence only grows, and is never beyond the merged one.
 
 mod gained;
 mod image;
@@ -125,6 +142,10 @@ impl Core {
         let found = self.superblocks.newest();
         let since = since.filter(|since| all_recorded(&found).any(|known| known == *since));
         let seq = found.merged_seq.get();
+        assert!(
+            self.checkpoints.captured() <= seq && !self.merger.has_rest(),
+            "checkpoint invariants 1, 3: everything is merged and durable"
+        );
         let is_unchanged = since.is_some_and(|since| found.root.birth.get() <= since.seq);
         let id = match since.filter(|_| is_unchanged) {
             Some(since) => since,

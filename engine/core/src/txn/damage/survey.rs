@@ -1,7 +1,7 @@
 //! What the readable items of a tree need to be sound without those that are hidden.
 //!
-//! Two scans over all items that can be read. The first finds the inodes, what of their contents is
-//! missing, and the shared values. The second sees for each entry whether its inode is there, for
+//! Two scans over all items that can be read. The first finds the inodes, the missing parts of
+//! their contents, and the shared values. The second sees for each entry whether its inode is there, for
 //! each attribute whether its value is, and counts. What follows is a list of edits. Memory: about
 //! 40 bytes for each inode, and what is damaged.
 
@@ -626,7 +626,7 @@ impl<'a> Survey<'a> {
 struct Inner {
     ino: u64,
     raw: Option<RawInode>,
-    /// Entries that can be read, and those of them that stay.
+    /// Entries that can be read, and the entries that stay.
     seen: u64,
     kept: u64,
     /// The greatest index of an entry.

@@ -9,6 +9,25 @@
 //!
 //! [`Fsyncs`] owns the batches and the number of fsyncs in progress, beside which workers do not
 //! raise their priority.
+//!
+//! # The life of a batch
+//!
+//! | From | To | Caused by, under | Durable then |
+//! |---|---|---|---|
+//! | | open | the first request, which leads; the lock of the batches | data that the record will have no checks of |
+//! | open | open, with more requests | others join and sleep; the same lock | the same |
+//! | open | closed | the leader, in [`gather`]: all earlier contexts are written, no thread commits | nothing more |
+//! | closed | written | the leader, in its turn at the log's head: a record, or the whole context | nothing more |
+//! | closed | written | the same, without a record: the log has everything already | nothing more |
+//! | written | ended | the leader, when a flush that began later has returned | everything that its inodes depend on |
+//! | open | ended, failed | no log space; the volume has failed | nothing more |
+//! | any | given up | the leader panics, which fails the volume if the batch is closed: followers get an error | nothing more |
+//!
+//! 1. What a request has to make durable was committed before it joined, so it is in the open
+//!    context, or in an earlier one, when the batch is closed.
+//! 2. A record has the sequence of the context that is open, and comes before that context's.
+//! 3. A request that joins after the closing is in another batch. Each gets the result of its own.
+//! 4. What is gathered is not changed any more, and no batch gathers it again.
 
 mod closure;
 mod deps;

@@ -18,6 +18,30 @@
 //! its parts. A merge feeds [`edits`] to the index in [`steps`], whose nodes come from
 //! [`step_space`], on many processors in [`parts`]; [`old_names`] and [`shared`] derive what the log does not have; [`release`] gives
 //! memory back.
+//!
+//! # The life of a merge
+//!
+//! The lock of merges, [`Merger::left`], is held from one state to the next. Only *kept* and *left*
+//! last without it.
+//!
+//! | From | To | Caused by | Durable then |
+//! |---|---|---|---|
+//! | | taken | `take_input`: closes the open context under all locks of the list, and writes it | nothing more |
+//! | | | the change of roots refuses within that: the context stays open, nothing is taken | nothing more |
+//! | taken | kept | `close_with_roots`, for the next merge; a later change of roots may be joined to it | nothing more |
+//! | taken, kept | stepping | `merge_taken`, when the rest of the merge before is released | |
+//! | stepping | stepping | each step but the last ([`steps`]) | its superblock, with the old tail |
+//! | stepping | kept | no space; the same edits have no effect when they are made again | the steps so far |
+//! | stepping | done | the last step, and `Rest::move_tail` | its superblock, with the new tail |
+//! | stepping | left | the last step, with [`Ending::Left`] | at the next flush |
+//! | left | done | `Left::settle`: the next merge, drop, packing, interval, or call without space | its superblock |
+//! | any | lost | damage, a failed device, a panic: the volume fails, and the log is replayed | what was before |
+//!
+//! 1. At most one input is kept, and at most one rest: the one of the newest merge.
+//! 2. Boundaries ascend: an input's is after the merged sequence, and its nodes are born up to it.
+//! 3. The tail moves, and what was freed is released, when the superblock is durable; never back.
+//! 4. Nothing is left if the standing credit closed the context, as the tail alone gives it back.
+//! 5. A failure stops the volume, unless the input is kept, or the change of roots refuses.
 
 mod backlog;
 #[cfg(test)]
@@ -421,14 +445,19 @@ impl Merger {
             let units = growth + self.copies.take();
             let behind = heads.iter().map(|head| head.items.root());
             let inheriting = core.begin_changes(&roots, behind);
-            for id in &inheriting {
-                self.copies.inherits(&core.space, &core.heir(*id)?)?;
-            }
+            // The change has begun, so a failure stops the volume.
+            let mut ids = inheriting.iter();
+            ids.try_for_each(|id| self.copies.inherits(&core.space, &core.heir(*id)?))
+                .inspect_err(|e| core.storage.fail(e.clone()))?;
             let vectors = log_vectors(&roots, seq);
             Ok(((made, heads, units, roots, inheriting), vectors))
         })?;
         let (made, heads, units, roots, inheriting) = point.taken;
         let merged = core.superblocks.newest().merged_seq.get();
+        assert!(
+            point.seq > merged && point.logged_seq <= point.seq,
+            "merge invariant 2: boundaries ascend"
+        );
         let threads = core.merge_threads();
         let input = MergeInput {
             seq: point.seq,
@@ -460,6 +489,10 @@ impl Merger {
         if matches!(result, Err(Error::NoSpace)) {
             tracing::error!(
                 "a merge found no space for the index; changes wait until there is some"
+            );
+            assert!(
+                left.unfinished.is_none(),
+                "merge invariant 1: one input is kept"
             );
             left.unfinished = Some(taken);
         }
@@ -513,6 +546,10 @@ impl Merger {
                 rest.release(core)?;
             }
             Ending::Left => {
+                assert!(
+                    !taken.credited && left.rest.is_none(),
+                    "merge invariants 1, 4: a rest without credit, when there is none"
+                );
                 rest.announce(core);
                 left.rest = Some(rest);
                 self.rests.store(true, Ordering::Release);

@@ -8,6 +8,29 @@
 //!
 //! What the device holds is found by [`identity`]; the parts are built here; [`replay`] fills them
 //! through their interfaces; [`copies`] reserves space for what that changes.
+//!
+//! # The life of an opening
+//!
+//! One thread opens, and no other has the volume. *For changes* each step is durable before the next;
+//! *read-only* the steps marked with ° are left out, and merges write to the overlay.
+//!
+//! | From | To | Step | Durable then |
+//! |---|---|---|---|
+//! | closed | flushed ° | `Storage::flush_now` | all that the device took before |
+//! | flushed | identified | [`read_superblock`]: the newest valid one of any place | |
+//! | identified | scanned | [`scan`]: where the log ends; without recovery, at its tail | |
+//! | scanned | mended ° | `Identity::mend`, then a flush | the newest superblock, in every place |
+//! | mended | recorded ° | `Journal::write_mount_record` | a mount record: what was behind it never counts |
+//! | recorded | replayed | [`Replay::run`]: dirty sets, and merges at changes of roots and between passes | their superblocks, with the old tail |
+//! | replayed | marked ° | `Core::mark_features` | a superblock with the features that the log will use |
+//! | marked | open | a merge, if the log is half full ° | its superblock, with the new tail |
+//! | open | closed | the last handle, or a kill | what was forced |
+//! | any | refused | damage, an unknown feature, a failed device: nothing is written before *mended* | |
+//!
+//! 1. A volume is opened for changes only if its whole log is replayed.
+//! 2. The log continues at or behind the tail, and with a sequence after the merged one.
+//! 3. Before the mount record is durable, only copies of the newest superblock are written.
+//! 4. A crash in any state leads to the same files: the next opening finds the old log or its merge.
 
 mod copies;
 mod identity;
@@ -106,7 +129,7 @@ impl Core {
     pub fn open(device: Arc<dyn Device>, mode: OpenMode) -> Result<Self> {
         assert!(
             mode.read_only || mode.recovery && !mode.damaged_log,
-            "changes to a volume whose log was not replayed"
+            "opening invariant 1: changes to a volume whose log was not replayed"
         );
         let base_device = device.clone();
         let device = if mode.read_only {
@@ -278,6 +301,10 @@ impl Core {
         }
         let nonce = fault::or(InjectedFault::SameNonce, || source.random(), || Ok(1))?;
         let (end, next) = (found.end, found.last_seq + 1);
+        assert!(
+            end.lsn >= superblock.tail_lsn.get() && next > superblock.merged_seq.get(),
+            "opening invariant 2: the log continues behind what is merged"
+        );
         let journal = Journal::new(
             storage.clone(),
             &superblock,

@@ -178,7 +178,7 @@ impl ReservationCaches {
         let freed = cache.kept.saturating_sub(needed);
         debug_assert!(
             cache.kept + kept >= needed,
-            "{} bytes of items with {} units reserved",
+            "reservation invariant 3: {} bytes of items with {} units reserved",
             done.growth,
             rest.units
         );

@@ -26,7 +26,7 @@ pub(in crate::txn) struct Place {
 }
 
 impl Table {
-    /// The children of all roots in the index, of these roots: one of them, and how many there are.
+    /// For each of these roots that has children in the index: one child, and how many there are.
     fn children(&self, of: impl Fn(u32) -> bool) -> HashMap<u32, (u32, usize), IntHash> {
         let mut children: HashMap<u32, (u32, usize), IntHash> = HashMap::default();
         for (id, root) in self.merged.iter().filter(|(_, root)| of(root.parent)) {
@@ -63,8 +63,8 @@ impl Table {
         root.is_some_and(|root| root.state != RootState::Head && root.name.is_empty())
     }
 
-    /// The places of these roots, of those that can be dissolved unless they are in use: no change
-    /// of them or of their children waits for a merge.
+    /// The places of the roots among `ids` that can be dissolved unless they are in use: no change of
+    /// the root or of a child of it waits for a merge.
     fn dissolvable(&self, ids: &[u32]) -> Vec<Place> {
         let waits = |id: u32| {
             let mut pending = self.pending.iter();
@@ -207,7 +207,11 @@ impl Roots {
     /// Records that a durable superblock has these changes, which remove a root.
     pub(in crate::txn) fn set_dissolved(&self, place: &Place, changes: RootChanges) {
         let mut table = self.table.lock();
-        table.merged.remove(&place.id);
+        let removed = table.merged.remove(&place.id);
+        assert!(
+            removed.is_some() && !table.pending.contains_key(&place.id),
+            "root invariant 4: what goes is merged"
+        );
         let left = changes.into_iter();
         table
             .merged

@@ -6,6 +6,30 @@
 //! is *pending*: names and lineages are valid for callers, but a new root has a tree only if the one
 //! that it was forked from had no changes that the index lacks.
 //! What changes of roots there are is in [`lineage`](super::lineage).
+//!
+//! # The life of a root
+//!
+//! A change of roots holds the lock of merges, and is decided while no thread commits. *Durable* is
+//! its record, after the flush that it waits for; it is in the index with the next merge.
+//!
+//! | From | To | Caused by | Durable then |
+//! |---|---|---|---|
+//! | | head or frozen, pending, pinned | a fork, a new empty head ([`Core::change_roots`]) | the record |
+//! | | the same as before | the change refuses, or a crash before its record is durable | |
+//! | pending | merged | the last step of the merge of its context ([`Roots::set_merged`]) | a superblock with its tree |
+//! | head | head | commits; forks and renames, which change its item only | as those say |
+//! | head | frozen | `Core::freeze_head`; a publish or restore: the head that is *replaced* | the record |
+//! | head, frozen | dropping, shut meanwhile | `Core::drop_root`; the background for a head without a name | the record |
+//! | dropping, or frozen without a name | shut | `begin_walk`: it has no user, and one child at most | nothing more |
+//! | shut | the same, admitted | its lineage is another one when the walk ends; no space | nothing more |
+//! | shut | gone | `dissolve`, under the lock of merges | the superblock without it |
+//! | open | closed | no caller has it and no change of it waits: [`Heads`](super::heads::Heads), under its lock | nothing more |
+//!
+//! 1. An id is given once, and never means another tree. A root that is no head does not become one.
+//! 2. A pending change is in the record that closed its context, or the volume has failed.
+//! 3. A root that is pinned or open is not shut, and the reverse: its blocks stay while it is used.
+//! 4. A root goes from the volume only if it is merged and shut, and its children get its parent.
+//! 5. A head named `main` is there before and after each change.
 
 mod drop;
 
@@ -450,6 +474,14 @@ impl Core {
         changes: &RootItems,
         behind: impl Iterator<Item = u32>,
     ) -> Vec<u32> {
+        for (id, root) in changes {
+            let known = self.roots.get(*id);
+            assert!(
+                known.is_none_or(|known| known.state == RootState::Head)
+                    || root.state != RootState::Head,
+                "root invariant 1: what is no head does not become one"
+            );
+        }
         let inheriting = self.roots.inheriting(changes);
         self.roots.begin(changes, behind);
         for id in changes.keys() {

@@ -1,4 +1,4 @@
-//! Schedules of commits, merges and snapshots: which of them seals a set, which changes survive,
+//! Schedules of commits, merges and snapshots: which thread seals a set, which changes survive,
 //! and what a snapshot holds.
 
 use std::sync::{Arc, Mutex as Plain, OnceLock};

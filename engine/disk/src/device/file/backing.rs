@@ -1,7 +1,7 @@
 //! The file that a loop device is attached to.
 //!
-//! A volume can be reached by the path of its image and through loop devices on it. The lock of each
-//! of these is another one, so whoever opens a loop device locks what is below it as well. Found
+//! A volume can be reached by the path of its image and through loop devices on it. Each of these
+//! files has a lock of its own, so an opening of a loop device locks the file below it, too. Found
 //! through sysfs; a file that is not visible here, in another mount namespace or deleted, cannot be
 //! locked, nor opened as a volume by its path.
 
