@@ -50,7 +50,13 @@ pub(crate) fn name(
         finding.path = names.path(ino);
         let first = links.partition_point(|link| link.child < ino);
         let end = links.partition_point(|link| link.child <= ino);
-        finding.other_names = (end - first).saturating_sub(1);
+        let others = match (end - first).saturating_sub(1) {
+            0 => continue,
+            1 => "1 other name leads".to_owned(),
+            more => format!("{more} other names lead"),
+        };
+        let more = format!("; its path and {others} to it");
+        finding.message.push_str(&more);
     }
     Ok(())
 }

@@ -23,8 +23,6 @@ pub struct Finding {
     /// A path of that inode from the root, or "..." and the end of a long one; none if no entry
     /// leads to it.
     pub path: Option<Vec<u8>>,
-    /// How many other names that inode has.
-    pub other_names: usize,
     /// The name of the snapshot that the finding is about; empty for a state without a name that
     /// branches have in common. None if it is about the files of a branch, or about the volume.
     pub frozen: Option<String>,
@@ -38,17 +36,7 @@ impl Finding {
             block: None,
             ino: None,
             path: None,
-            other_names: 0,
             frozen: None,
-        }
-    }
-
-    /// What follows the path: how many other names the inode has, if it has any.
-    pub fn and_others(&self) -> String {
-        match self.other_names {
-            0 => String::new(),
-            1 => " and 1 other name".into(),
-            more => format!(" and {more} other names"),
         }
     }
 
@@ -84,7 +72,6 @@ impl fmt::Display for Finding {
         }
         if let Some(path) = &self.path {
             write!(f, " {:?}", String::from_utf8_lossy(path))?;
-            f.write_str(&self.and_others())?;
         }
         write!(f, ": {}", self.message)
     }

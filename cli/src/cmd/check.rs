@@ -118,8 +118,6 @@ struct JsonFinding {
     block: Option<u64>,
     inode: Option<u64>,
     path: Option<String>,
-    /// How many other names the inode has.
-    other_names: usize,
     /// The snapshot that has it; none for a branch, and for the volume as a whole.
     snapshot: Option<String>,
 }
@@ -240,7 +238,6 @@ fn json_finding(finding: Finding) -> JsonFinding {
         message: finding.message,
         block: finding.block,
         inode: finding.ino,
-        other_names: finding.other_names,
         path: finding.path.map(|path| show_bytes(&path)),
         snapshot: finding.frozen.filter(|name| !name.is_empty()),
     }
@@ -262,7 +259,7 @@ fn print_report(args: &Args, report: &Report) -> io::Result<()> {
             write!(out, " (inode {ino})")?;
         }
         if let Some(path) = &finding.path {
-            write!(out, " in {}{}", show_bytes(path), finding.and_others())?;
+            write!(out, " in {}", show_bytes(path))?;
         }
         writeln!(out)?;
     }
