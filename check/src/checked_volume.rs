@@ -35,7 +35,11 @@ impl<'d> Volume<'d> {
         let geometry = superblock.geometry();
         let (size, blocks) = (device.size(), geometry.total_blocks);
         if size / (BLOCK_SIZE as u64) < blocks {
-            let message = format!("volume of {blocks} blocks on a device of {size} bytes");
+            let end = blocks.saturating_mul(BLOCK_SIZE as u64);
+            let message = format!(
+                "volume of {end} bytes on a device of {size}: the bytes from {size} to {end} are \
+                 beyond its end"
+            );
             ledger.add(Finding::new(codes::DEVICE_TOO_SMALL, message));
             ledger.unchecked("everything behind the superblock");
             return Ok(None);

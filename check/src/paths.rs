@@ -2,7 +2,8 @@
 //!
 //! The check does not keep the names of entries. If there are findings, the tree is walked once
 //! more for the entries that lead from their inodes to the root, at most [`MAX_ENTRIES`] of them.
-//! An inode with several names gets one path; of a long path only the end is given.
+//! An inode with several names gets one path and the number of the others; of a long path only the
+//! end is given.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -45,7 +46,17 @@ pub(crate) fn name(
         names.find(volume, replay, root)?;
     }
     for finding in ledger.findings_mut().iter_mut().skip(first) {
-        finding.path = finding.ino.and_then(|ino| names.path(ino));
+        let Some(ino) = finding.ino else { continue };
+        finding.path = names.path(ino);
+        let first = links.partition_point(|link| link.child < ino);
+        let end = links.partition_point(|link| link.child <= ino);
+        let others = match (end - first).saturating_sub(1) {
+            0 => continue,
+            1 => "1 other name leads".to_owned(),
+            more => format!("{more} other names lead"),
+        };
+        let more = format!("; its path and {others} to it");
+        finding.message.push_str(&more);
     }
     Ok(())
 }

@@ -14,7 +14,7 @@ use cairnfs_disk::types::OlderState;
 
 use crate::copied::{finish, tell_lost};
 use crate::interrupt;
-use crate::output::{self, Progress};
+use crate::output::{self, Progress, counted};
 use crate::spec::VolumePath;
 use crate::tree::host_sink::HostSink;
 use crate::tree::packed::{Method, Packer};
@@ -153,6 +153,9 @@ pub fn run(args: Args) -> Result<ExitCode, AnyError> {
         Access::Salvage
     };
     let volume = Volume::open(&place, access)?;
+    if args.no_recovery && volume.fs().info().older.is_none() {
+        tell_unapplied(&volume);
+    }
     let lost = volume.fs().lost_log().explain(volume.shown(b""))?;
     let lost = lost.map(|lost| LostPaths::of(&volume, &lost));
     let older = volume.fs().info().older;
@@ -220,6 +223,28 @@ fn is_older(volume: &Volume, older: &OlderState) -> Failure {
         "what is exported is the state before (generation {generation}): {changed}, and everything \
          later is missing; a backup may be newer (cairnfs restore-from)"
     ))
+}
+
+/// Says what the log has that is not exported.
+fn tell_unapplied(volume: &Volume) {
+    let name = volume.shown(b"");
+    let log = match volume.fs().unapplied_log() {
+        Ok(log) => log,
+        Err(error) => {
+            say!("cairnfs: {name}: what its log has is not exported, and cannot be read: {error}");
+            return;
+        }
+    };
+    let records = counted(log.records, "record", "records");
+    let until = match log.changed {
+        Some(time) => format!(", with changes of files up to {}", output::utc_time(time)),
+        None => String::new(),
+    };
+    if log.damaged {
+        say!("cairnfs: {name}: its log is not exported: {records} before its damage{until}");
+    } else if log.records > 0 {
+        say!("cairnfs: {name}: its log is not exported: {records}{until}");
+    }
 }
 
 /// What is lost with the damaged part of the log.

@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::process::Output;
 
 use cairnfs::fs::{FileSystem, Options};
 use cairnfs_disk::format::geometry::SUPERBLOCK_SLOTS;
@@ -407,4 +408,22 @@ fn check_of_a_cut_off_volume_advises_only_what_works() {
         advised[1] += 1;
     }
     assert!(advised.iter().all(|count| *count > 0), "{advised:?}");
+}
+
+#[test]
+fn export_without_recovery_says_what_it_leaves_in_the_log() {
+    let p = Place::with_volume();
+    let export = ["export", "-q", "--force", "--no-recovery", "v.img", "out"];
+    p.ok(&["mkdir", "v.img:/merged"]);
+    let said = |out: Output| String::from_utf8(out.stderr).unwrap();
+    assert_eq!(said(p.run(&export)), "");
+    killed_with_synced_files(&p, 50);
+    let out = p.run(&export);
+    assert_eq!(out.status.code(), Some(0));
+    let text = said(out);
+    assert!(text.contains("its log is not exported"), "{text}");
+    assert!(
+        text.contains("records, with changes of files up to 20"),
+        "{text}"
+    );
 }

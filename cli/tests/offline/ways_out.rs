@@ -409,3 +409,32 @@ fn advice_of_a_check_fits_what_is_damaged() {
     p.ok(&["rm", "v.img:/big"]);
     p.ok(&["check", "--data", "v.img"]);
 }
+
+#[test]
+fn check_tells_how_many_names_a_damaged_file_has() {
+    let p = Place::with_volume();
+    fs::create_dir_all(p.path("in")).unwrap();
+    let contents: Vec<u8> = (0..9000u32).map(|i| (i / 13 % 250) as u8).collect();
+    fs::write(p.path("in/big"), &contents).unwrap();
+    for name in ["in/hard", "in/harder"] {
+        fs::hard_link(p.path("in/big"), p.path(name)).unwrap();
+    }
+    p.ok(&["import", "-q", "in", "v.img"]);
+    assert_eq!(p.rot("v.img", &contents[..100]), 1);
+    let check = told(&p.run(&["check", "--data", "v.img"]));
+    assert!(check.contains("and 2 other names"), "{check}");
+}
+
+#[test]
+fn what_is_beyond_the_end_of_a_cut_off_volume_is_told() {
+    let p = with_files(10);
+    let size = fs::metadata(p.path("v.img")).unwrap().len();
+    let left = size - (1 << 20);
+    let image = OpenOptions::new().write(true).open(p.path("v.img"));
+    image.unwrap().set_len(left).unwrap();
+    let range = format!("the bytes from {left} to {size} are beyond");
+    for command in [&["check", "v.img"][..], &["mkdir", "v.img:/new"]] {
+        let text = told(&p.run(command));
+        assert!(text.contains(&range), "{text}");
+    }
+}

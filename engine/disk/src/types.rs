@@ -561,6 +561,17 @@ pub struct DropProgress {
     pub kept: bool,
 }
 
+/// What the log of a volume has that was not applied, because it was opened without recovery.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct UnappliedLog {
+    /// Sets of changes that are applied as a whole or not at all.
+    pub records: u64,
+    /// The newest change of a file among them.
+    pub changed: Option<Time>,
+    /// Whether it ends at damage, behind which there may be more.
+    pub damaged: bool,
+}
+
 /// Something that a damaged part of the index took with it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Loss {

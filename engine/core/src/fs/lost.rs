@@ -14,6 +14,7 @@ use cairnfs_disk::format::ROOT_INO;
 use cairnfs_disk::format::item::decode_dir_entry;
 use cairnfs_disk::format::key::Kind;
 use cairnfs_disk::format::record::Entry;
+use cairnfs_disk::types::UnappliedLog;
 
 /// Most names and inodes that are collected.
 const MAX_LOST: usize = 10_000;
@@ -110,6 +111,14 @@ impl FileSystem {
             more: traces.more,
             others: traces.others,
         }))
+    }
+
+    /// What the log has that this volume does not show, if it was opened without recovery.
+    ///
+    /// # Errors
+    /// A log that cannot be read; the device's failure.
+    pub fn unapplied_log(&self) -> Result<UnappliedLog> {
+        self.core().unapplied()
     }
 
     fn lost_items(&self, traces: &Traces) -> Vec<LostItem> {

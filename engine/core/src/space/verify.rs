@@ -64,13 +64,13 @@ impl Space {
         };
         let mut bytes = AlignedBuf::zeroed((last - first + 1) * BLOCK_SIZE);
         let at = self.geometry.bitmap_block(*first as u64, copy);
-        let read = self.device.read(at * BLOCK_SIZE as u64, &mut bytes);
+        if let Err(error) = self.device.read(at * BLOCK_SIZE as u64, &mut bytes) {
+            return self.unread.pass(error);
+        }
         for (index, entry) in &waiting {
             let from = (index - first) * BLOCK_SIZE;
             let block = bytes.get(from..from + BLOCK_SIZE).unwrap_or_default();
-            let sound = read.is_ok()
-                && group::check_bitmap(block, &self.geometry, *index as u64, *entry).is_ok();
-            if !sound {
+            if group::check_bitmap(block, &self.geometry, *index as u64, *entry).is_err() {
                 drop(self.lock(*index)?);
             }
         }

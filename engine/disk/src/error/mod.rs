@@ -226,7 +226,8 @@ pub enum Error {
     Incompatible(String),
     /// The file or device is shorter than the volume in it.
     #[error(
-        "the volume has {size} bytes, but its file or device has {left}: it was cut off; {next}"
+        "the volume has {size} bytes, but its file or device has {left}: it was cut off, and the bytes \
+         from {left} to {size} are beyond the end; {next}"
     )]
     CutOff {
         /// Bytes of the volume.

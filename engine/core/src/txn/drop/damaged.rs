@@ -19,7 +19,8 @@ use cairnfs_disk::sync::atomic::Ordering;
 
 impl Core {
     /// The blocks of the index that no root has but the one at `place`; none if another root cannot be
-    /// read either. The volume is settled.
+    /// read either. The volume is settled, under the lock of merges: no change of roots waits, so the
+    /// list is what the index has, with pinned roots and those without a name.
     ///
     /// # Errors
     /// A damaged bitmap; the device's failure.

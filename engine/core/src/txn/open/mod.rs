@@ -36,6 +36,7 @@ mod copies;
 mod identity;
 mod older;
 mod replay;
+mod unapplied;
 
 use std::sync::Arc;
 
