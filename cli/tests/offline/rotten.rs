@@ -11,13 +11,14 @@ use std::process::Output;
 
 use cairnfs::{Volume, VolumeOptions};
 use cairnfs_mutate::random::Random;
+use cairnfs_tier::size;
 use serde_json::Value;
 
 use crate::damaged::seeds;
 use crate::place::Place;
 
 const BLOCK: usize = 4096;
-const SEEDS: u64 = 150;
+const SEEDS: [u64; 2] = [40, 150];
 
 /// The files of the volume.
 type Files = BTreeMap<String, Vec<u8>>;
@@ -159,8 +160,12 @@ fn each_file_of_a_moment_with_rotten_frames_is_right_or_told_or_all_is_refused()
             fs::write(path, whole).unwrap();
         }
     }
-    let are_few = seeds.end - seeds.start < SEEDS;
-    assert!(are_few || partly > 10 && refused > 0, "{partly} {refused}");
+    let are_few = seeds.end - seeds.start < size(SEEDS[0], SEEDS[1]);
+    let enough = size(2, 10);
+    assert!(
+        are_few || partly > enough && refused > 0,
+        "{partly} {refused}"
+    );
 }
 
 /// Damages the frame at the beginning of each layer, where superblocks are, or another one.
