@@ -96,7 +96,7 @@ fn a_program_that_ends_at_any_request_leaves_whole_moments() {
 #[test]
 fn stores_that_lose_delay_repeat_and_tear_leave_whole_moments() {
     let (mut moments, mut failures) = (0, 0);
-    for seed in 0..size(15, 1000) {
+    for seed in 0..size(30, 1000) {
         let (objects, volume) = (Objects::default(), Volume::new("v", SIZE));
         for round in 0..12_u64 {
             volume.write(seed % 7 * 40 + round * 11, 1 + round * 7 % 90, seed + round);
@@ -128,7 +128,7 @@ fn stores_that_lose_delay_repeat_and_tear_leave_whole_moments() {
         objects.verify(&volume);
     }
     println!("{moments} moments stored, {failures} backups and prunes failed");
-    assert!(moments > size(50, 100) && failures > size(5, 10));
+    assert!(moments > 100 && failures > 10);
 }
 
 #[test]

@@ -400,7 +400,7 @@ fn removal_leaves_sound_volumes_of_every_kind() {
             continue;
         }
         let mut sound = 0;
-        for seed in 0..size(30, 120) {
+        for seed in 0..size(120, 480) {
             let mut random = Random::new(seed);
             let mut image = base.image.clone();
             let damage: BTreeSet<u64> = (0..2).map(|_| *random.pick(&nodes)).collect();

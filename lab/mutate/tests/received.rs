@@ -16,7 +16,7 @@ use cairnfs_tier::size_from;
 
 /// Number of streams in the short tier, and in the deep one, unless `CAIRNFS_MUTATIONS` sets
 /// another.
-const COUNT: [u64; 2] = [200, 600];
+const COUNT: [u64; 2] = [600, 6000];
 /// Maximum memory in bytes that the volume and its device may use at once.
 const MOST_MEMORY: usize = 24 << 20;
 
