@@ -3,6 +3,7 @@
 use cairnfs_backup::{
     Ended, Error, Keep, PruneOptions, Shipped, Shipper, Store, Unwatched, WriterOptions, prune,
 };
+use cairnfs_tier::size;
 use jiff::tz::TimeZone;
 
 use crate::store::{Objects, Trouble};
@@ -95,11 +96,7 @@ fn a_program_that_ends_at_any_request_leaves_whole_moments() {
 #[test]
 fn stores_that_lose_delay_repeat_and_tear_leave_whole_moments() {
     let (mut moments, mut failures) = (0, 0);
-    let seeds = match std::env::var_os("CAIRNFS_CRASH_LONG") {
-        Some(_) => 1000,
-        None => 30,
-    };
-    for seed in 0..seeds {
+    for seed in 0..size(30, 1000) {
         let (objects, volume) = (Objects::default(), Volume::new("v", SIZE));
         for round in 0..12_u64 {
             volume.write(seed % 7 * 40 + round * 11, 1 + round * 7 % 90, seed + round);

@@ -13,6 +13,7 @@ use cairnfs_backup::{
     WriterOptions, check, restore, restore_readable,
 };
 use cairnfs_mutate::random::Random;
+use cairnfs_tier::size_from;
 
 use crate::store::{Objects, Trouble};
 use crate::volume::{BLOCK, Volume, contents};
@@ -117,12 +118,8 @@ fn restored(store: &Arc<Store>, volume: &Volume, report: &Report) -> Vec<Option<
 #[test]
 fn what_can_be_read_is_restored_and_the_rest_is_told_and_stored_again() {
     let (whole, source) = backup();
-    let number = |name: &str, or: u64| {
-        let given = std::env::var(name).ok();
-        given.map_or(or, |n| n.parse().unwrap())
-    };
-    let from = number("CAIRNFS_DAMAGE_FROM", 0);
-    for seed in from..from + number("CAIRNFS_DAMAGE_SEEDS", 300) {
+    let from: u64 = size_from("CAIRNFS_DAMAGE_FROM", 0, 0);
+    for seed in from..from + size_from("CAIRNFS_DAMAGE_SEEDS", 100, 300) {
         let (objects, volume, mut lot) = (whole.copied(), source.cloned(), Random::new(seed));
         rot(&objects, &mut lot);
         let store = objects.client(Trouble::None);

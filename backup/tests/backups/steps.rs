@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cairnfs_backup::{Keep, PruneOptions, Shipper, Unwatched, WriterOptions, prune};
+use cairnfs_tier::size;
 use jiff::tz::TimeZone;
 use proptest::prelude::*;
 
@@ -35,7 +36,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(24))]
+    #![proptest_config(ProptestConfig::with_cases(size(8, 24)))]
     #[test]
     fn every_moment_is_what_it_was_made_of(steps in proptest::collection::vec(step(), 1..60)) {
         let (objects, volume) = (Objects::default(), Volume::new("v", 380));

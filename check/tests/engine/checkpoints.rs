@@ -10,6 +10,7 @@ use cairnfs_disk::device::{Device, MemoryDevice};
 use cairnfs_disk::format::BLOCK_SIZE;
 use cairnfs_disk::format::geometry::SUPERBLOCK_SLOTS;
 use cairnfs_disk::types::Fallocate;
+use cairnfs_tier::size_from;
 
 use crate::seen::{Seen, assert_sound, options, pressed_options, tree};
 use crate::snapshots::{Numbers, fresh, kill, open, open_with, random_change, volume};
@@ -629,9 +630,9 @@ impl History {
 /// `CAIRNFS_FORK_SEEDS=N` sets the number of histories.
 #[test]
 fn checkpoints_of_random_histories_restore_each_moment() {
-    let seeds = std::env::var("CAIRNFS_FORK_SEEDS").ok();
+    let seeds = size_from("CAIRNFS_FORK_SEEDS", 2, 5);
     let (mut full, mut compared) = (0, 0);
-    for seed in 1..=seeds.map_or(5_u64, |n| n.parse().unwrap()) {
+    for seed in 1..=seeds {
         let mut history = History::new(seed);
         for step in 0..400 {
             history.when = format!("seed {seed}, step {step}");

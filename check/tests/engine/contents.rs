@@ -9,6 +9,7 @@ use cairnfs::fs::{FileSystem, MakeOptions, make_device};
 use cairnfs_disk::device::MemoryDevice;
 use cairnfs_disk::format::MAX_INLINE;
 use cairnfs_disk::types::{Creds, Fallocate, SeekTo, SetAttr};
+use cairnfs_tier::size;
 use proptest::prelude::*;
 
 use crate::seen::{assert_sound, options};
@@ -184,7 +185,7 @@ fn change_both(fs: &FileSystem, ino: u64, model: &mut Vec<u8>, change: &Change, 
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: size(8, 32), ..ProptestConfig::default() })]
 
     #[test]
     fn contents_and_blocks_match_model(changes in proptest::collection::vec(change(), 1..60)) {

@@ -7,6 +7,7 @@ use cairnfs::fs::{FileSystem, Options};
 use cairnfs::{Error, PublishOptions, Volume};
 use cairnfs_disk::device::MemoryDevice;
 use cairnfs_disk::format::BLOCK_SIZE;
+use cairnfs_tier::size_from;
 
 use crate::seen::{Seen, assert_sound, options, pressed_options, tree};
 use crate::snapshots::{
@@ -322,8 +323,8 @@ fn trees(fs: &FileSystem, heads: &[String]) -> Vec<Vec<Seen>> {
 /// independent count finds every block in use. `CAIRNFS_FORK_SEEDS=N` sets the number of trees.
 #[test]
 fn random_trees_of_forks_leave_exactly_what_roots_have() {
-    let seeds = std::env::var("CAIRNFS_FORK_SEEDS").ok();
-    for seed in 1..=seeds.map_or(16_u64, |n| n.parse().unwrap()) {
+    let seeds: u64 = size_from("CAIRNFS_FORK_SEEDS", 4, 16);
+    for seed in 1..=seeds {
         let mut numbers = Numbers(seed.wrapping_mul(0x2545_f491_4f6c_dd1d));
         let device = fresh(64 * MIB);
         let pressed = pressed_options(seed);

@@ -14,6 +14,7 @@ use std::thread;
 use cairnfs::fs::{FileSystem, MakeOptions, Options, make_device};
 use cairnfs_disk::device::MemoryDevice;
 use cairnfs_disk::types::{Creds, Fallocate};
+use cairnfs_tier::size_from;
 
 use crate::filling::{Filled, MIXES, Mix};
 use crate::seen::{assert_sound, options};
@@ -23,10 +24,6 @@ const BLOCK: u64 = 4096;
 const INDEX: u64 = 16;
 /// Sizes of volumes, in MiB.
 const SIZES: [u64; 8] = [16, 24, 32, 64, 128, 256, 512, 1024];
-
-fn setting(name: &str, otherwise: u64) -> u64 {
-    std::env::var(name).map_or(otherwise, |v| v.parse().unwrap())
-}
 
 /// Fills and empties a volume several times; afterwards as much space is free as before. Returns
 /// the number of names made and of kills.
@@ -60,10 +57,10 @@ fn rounds(mib: u64, seed: u64, rounds: u64) -> (u64, u64) {
 
 #[test]
 fn volume_can_be_filled_and_emptied_repeatedly() {
-    let seeds = setting("CAIRNFS_FILL_SEEDS", 6);
-    let from = setting("CAIRNFS_FILL_FROM", 0);
-    let each = setting("CAIRNFS_FILL_ROUNDS", 4);
-    let most = setting("CAIRNFS_FILL_MIB", 32);
+    let seeds = size_from("CAIRNFS_FILL_SEEDS", 2, 6);
+    let from = size_from("CAIRNFS_FILL_FROM", 0, 0);
+    let each = size_from("CAIRNFS_FILL_ROUNDS", 4, 4);
+    let most = size_from("CAIRNFS_FILL_MIB", 24, 32);
     let sizes = SIZES.iter().filter(|mib| **mib <= most).count() as u64;
     let (names, kills) = (AtomicU64::new(0), AtomicU64::new(0));
     let next = AtomicU64::new(from);

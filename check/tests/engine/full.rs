@@ -6,6 +6,7 @@ use cairnfs::Error;
 use cairnfs::fs::{FileSystem, MakeOptions, make_device};
 use cairnfs_disk::device::MemoryDevice;
 use cairnfs_disk::types::{Creds, Fallocate, SetAttr};
+use cairnfs_tier::size;
 use proptest::prelude::*;
 
 use crate::seen::{assert_sound, options};
@@ -97,7 +98,7 @@ impl Volume {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 6, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: size(2, 6), ..ProptestConfig::default() })]
 
     #[test]
     fn full_volume_refuses_only_with_enospc(

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use cairnfs::Result;
 use cairnfs::fs::{FileSystem, MakeOptions, Options, make_device};
 use cairnfs_disk::device::{Device, MemoryDevice};
+use cairnfs_tier::size;
 use parking_lot::Mutex;
 use proptest::prelude::*;
 
@@ -114,7 +115,7 @@ fn run(ops: &[Op], size: u64, kill_after: u64, workers: bool) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: size(12, 48), ..ProptestConfig::default() })]
 
     #[test]
     fn volume_is_sound_after_close_and_kill(

@@ -15,6 +15,7 @@ use cairnfs::fs::{FileSystem, Options};
 use cairnfs::{Error, PublishOptions};
 use cairnfs_disk::format::BLOCK_SIZE;
 use cairnfs_disk::types::{Attr, Creds, RenameMode, SetAttr};
+use cairnfs_tier::size_from;
 
 use crate::seen::{assert_sound, options};
 use crate::snapshots::{fresh, open_with, volume};
@@ -22,7 +23,7 @@ use crate::snapshots::{fresh, open_with, volume};
 /// The first of them changes names.
 const WRITERS: u64 = 3;
 /// Replacements in a run, unless `CAIRNFS_REPLACE_ROUNDS` sets another number.
-const ROUNDS: u64 = 9;
+const ROUNDS: [u64; 2] = [6, 9];
 /// States before replacements that the branch keeps.
 const KEPT: usize = 24;
 /// One of so many writes is followed by the making of a file, and by an fsync.
@@ -228,8 +229,7 @@ fn replacements_beside_writers_lose_nothing() {
     let inline = look_up(&fs, &name_of(0));
     fs.write(inline, 0, b"x", false).unwrap();
     volume(&fs).write("still", vec![1; 20_000]).unwrap();
-    let rounds = std::env::var("CAIRNFS_REPLACE_ROUNDS").ok();
-    let rounds = rounds.map_or(ROUNDS, |n| n.parse().unwrap());
+    let rounds = size_from("CAIRNFS_REPLACE_ROUNDS", ROUNDS[0], ROUNDS[1]);
     let (ended, accepted) = (AtomicBool::new(false), Accepted::default());
     std::thread::scope(|threads| {
         let write = |writer| {

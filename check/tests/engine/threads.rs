@@ -8,6 +8,7 @@ use cairnfs::fs::{FileSystem, MakeOptions, make_device};
 use cairnfs_check::{CheckOptions, check};
 use cairnfs_disk::device::MemoryDevice;
 use cairnfs_disk::types::{Creds, XattrMode};
+use cairnfs_tier::size;
 use proptest::prelude::*;
 
 use crate::ops::{Op, Run, op, refused};
@@ -121,7 +122,7 @@ fn threads_share_values_during_merges() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: size(8, 24), ..ProptestConfig::default() })]
 
     #[test]
     fn threads_leave_a_sound_volume(

@@ -11,6 +11,7 @@ use std::io;
 use std::os::unix::fs::{FileExt, symlink};
 use std::path::{Path, PathBuf};
 
+use cairnfs_tier::size_from;
 use rustix::fs::{FallocateFlags, XattrFlags, fallocate, setxattr, statvfs};
 use rustix::io::Errno;
 
@@ -47,10 +48,6 @@ const MIXES: [Mix; 8] = [
     Mix::Attributes(3000),
     Mix::Files(100),
 ];
-
-fn setting(name: &str, otherwise: u64) -> u64 {
-    std::env::var(name).map_or(otherwise, |v| v.parse().unwrap())
-}
 
 struct Filled {
     place: Place,
@@ -257,10 +254,10 @@ fn mounted_volume_is_filled_and_emptied_repeatedly() {
     if !able(&[]) {
         return;
     }
-    let seeds = setting("CAIRNFS_FILL_SEEDS", 1);
-    let from = setting("CAIRNFS_FILL_FROM", 0);
-    let each = setting("CAIRNFS_FILL_ROUNDS", 4);
-    let most = setting("CAIRNFS_FILL_MIB", 16);
+    let seeds = size_from("CAIRNFS_FILL_SEEDS", 1, 1);
+    let from = size_from("CAIRNFS_FILL_FROM", 0, 0);
+    let each = size_from("CAIRNFS_FILL_ROUNDS", 2, 4);
+    let most = size_from("CAIRNFS_FILL_MIB", 16, 16);
     let sizes = SIZES.iter().filter(|mib| **mib <= most).count() as u64;
     let (mut names, mut kills) = (0, 0);
     for seed in from..from + seeds {

@@ -13,10 +13,10 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::Duration;
 
+use cairnfs_tier::size_from;
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
-use crate::kill::setting;
 use crate::place::{CAIRNFS, Place, Random, able, arg};
 use crate::tried::{Gate, attempt, begun, code, forks, mounted_on, text};
 use crate::verbs::names;
@@ -295,8 +295,8 @@ fn killed_try_has_published_or_not() {
         return;
     }
     const FILES: usize = 60;
-    let rounds = setting("CAIRNFS_TRY_KILLS").unwrap_or(6);
-    let seed = setting("CAIRNFS_TRY_SEED").unwrap_or(0x0074_7279);
+    let rounds = size_from("CAIRNFS_TRY_KILLS", 3, 6);
+    let seed = size_from("CAIRNFS_TRY_SEED", 0x0074_7279, 0x0074_7279);
     let mut random = Random(seed | 1);
     let place = begun();
     let gate = Gate::new(&place, "ends");

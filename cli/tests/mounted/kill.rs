@@ -12,30 +12,22 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use cairnfs_tier::size_from;
 use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
 
 use crate::kill_load::{Load, workers};
 use crate::place::{Place, Random, able, arg, succeed, tell};
 
-/// A number from the environment.
-pub fn setting(name: &str) -> Option<u64> {
-    std::env::var(name).ok().map(|text| {
-        let number = text.parse();
-        number.unwrap_or_else(|_| panic!("{name}={text} is not a number"))
-    })
-}
-
 #[test]
 fn kills_lose_no_durable_data() {
     if !able(&["fusermount3", "sqlite3"]) {
         return;
     }
-    let rounds = setting("CAIRNFS_KILL_ROUNDS").unwrap_or(10);
-    let seed = setting("CAIRNFS_KILL_SEED").unwrap_or_else(|| {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-        now.as_nanos() as u64 >> 10 | 1
-    });
+    let rounds = size_from("CAIRNFS_KILL_ROUNDS", 4_u64, 10);
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    let now = now.as_nanos() as u64 >> 10 | 1;
+    let seed = size_from("CAIRNFS_KILL_SEED", now, now);
     tell(&format!("{rounds} kills with CAIRNFS_KILL_SEED={seed}"));
     let mut random = Random(seed | 1);
     let mut place = Place::mounted("8G", "durability=1");

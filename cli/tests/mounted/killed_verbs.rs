@@ -6,17 +6,21 @@
 
 use std::time::{Duration, Instant};
 
-use crate::kill::setting;
+use cairnfs_tier::size_from;
+
 use crate::place::{able, tell};
 use crate::turmoil::{Turmoil, Verb};
+
+/// Varies the moments of kills.
+const SEED: u64 = 0x7665_7262;
 
 #[test]
 fn killed_daemon_has_done_a_verb_or_not() {
     if !able(&["git", "sqlite3"]) {
         return;
     }
-    let rounds = setting("CAIRNFS_VERB_ROUNDS").unwrap_or(1);
-    let seed = setting("CAIRNFS_VERB_SEED").unwrap_or(0x7665_7262);
+    let rounds = size_from("CAIRNFS_VERB_ROUNDS", 1, 1);
+    let seed = size_from("CAIRNFS_VERB_SEED", SEED, SEED);
     let mut turmoil = Turmoil::new(seed);
     // Each is done once without a kill, which tells how many writes it takes.
     let mut all = Verb::ALL.into_iter();
@@ -31,13 +35,14 @@ fn killed_daemon_has_done_a_verb_or_not() {
 }
 
 #[test]
-#[ignore = "takes as long as one wants"]
+#[ignore = "deep: takes as long as one wants"]
 fn soak() {
     if !able(&["git", "sqlite3"]) {
         return;
     }
-    let seconds = setting("CAIRNFS_SOAK_SECONDS").unwrap_or(60);
-    let seed = setting("CAIRNFS_VERB_SEED").unwrap_or_else(|| u64::from(std::process::id()));
+    let seconds = size_from("CAIRNFS_SOAK_SECONDS", 60, 60);
+    let now = u64::from(std::process::id());
+    let seed = size_from("CAIRNFS_VERB_SEED", now, now);
     tell(&format!("{seconds} s with CAIRNFS_VERB_SEED={seed}"));
     let (began, end) = (Instant::now(), Duration::from_secs(seconds));
     let mut turmoil = Turmoil::new(seed);

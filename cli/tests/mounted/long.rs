@@ -41,7 +41,7 @@ fn within_budget(what: &str, peak: u64) {
 }
 
 #[test]
-#[ignore = "takes minutes"]
+#[ignore = "deep: takes minutes"]
 fn two_million_files_in_process() {
     let place = Place::new("16G");
     let peak = two_million(&[&format!("lib:{}", arg(&place.volume())), "--cache", "256M"]);
@@ -50,7 +50,7 @@ fn two_million_files_in_process() {
 }
 
 #[test]
-#[ignore = "takes minutes"]
+#[ignore = "deep: takes minutes"]
 fn two_million_files_on_a_mount() {
     assert!(able(&[]), "needs root and /dev/fuse");
     let place = Place::mounted("16G", "cache=256M");

@@ -1,8 +1,8 @@
 //! Common programs on a mounted volume: version control, compilers, databases, archives.
 //!
 //! Each test ends with the volume unmounted and checked, including contents. Sizes are the
-//! smallest that show the behaviour; tests that take minutes are ignored unless
-//! `scripts/programs` requests them.
+//! smallest that show the behaviour; large programs are ignored unless `scripts/deep programs`
+//! requests them.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;

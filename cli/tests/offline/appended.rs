@@ -10,6 +10,8 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 use std::process::Command;
 
+use cairnfs_tier::size_from;
+
 use super::place::Place;
 
 /// The time of the first member; what is made without a member has a later one.
@@ -17,6 +19,9 @@ const EPOCH: i64 = 1_000_000_000;
 const RECENT: i64 = 1_500_000_000;
 
 const NAMES: [&str; 7] = ["a", "b", "a/x", "a/y", "b/x", "c", "c/x/z"];
+
+/// The seed of the archives, unless another is asked for.
+const SEED: u64 = 0x7461_7221;
 
 struct Random(u64);
 
@@ -31,11 +36,6 @@ impl Random {
     fn of<T: Copy>(&mut self, all: &[T]) -> T {
         all[self.below(all.len())]
     }
-}
-
-fn setting(name: &str, otherwise: u64) -> u64 {
-    let given = std::env::var(name).ok();
-    given.map_or(otherwise, |text| text.parse().unwrap())
 }
 
 fn put(bytes: &mut Vec<u8>, kind: u8, name: &str, link: &str, data: &[u8], turn: i64) {
@@ -204,11 +204,11 @@ fn gnu_tar(p: &Place, args: &[&str]) -> Option<(bool, String)> {
 
 #[test]
 fn random_archives_are_imported_as_gnu_tar_extracts_them() {
-    let seed = setting("CAIRNFS_TAR_SEED", 0x7461_7221);
+    let seed = size_from("CAIRNFS_TAR_SEED", SEED, SEED);
     let mut random = Random(seed | 1);
     let p = Place::with_volume();
     let mut done = Vec::new();
-    for round in 0..setting("CAIRNFS_TAR_ROUNDS", 150) {
+    for round in 0..size_from("CAIRNFS_TAR_ROUNDS", 40, 150) {
         let (name, gnu) = (format!("{round}.tar"), format!("gnu/{round}"));
         fs::write(p.path(&name), archive(&mut random)).unwrap();
         fs::create_dir_all(p.path(&gnu)).unwrap();

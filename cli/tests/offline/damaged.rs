@@ -19,10 +19,11 @@ use cairnfs_disk::types::Creds;
 use cairnfs_mutate::Image;
 use cairnfs_mutate::layout::Layout;
 use cairnfs_mutate::random::Random;
+use cairnfs_tier::size_from;
 
 use crate::place::Place;
 
-const SEEDS: u64 = 60;
+const SEEDS: [u64; 2] = [24, 60];
 
 /// What is damaged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -292,14 +293,11 @@ fn judge(p: &Place, volume: &Volume, random: &mut Random) -> Result<Verdict, Fau
     Ok(verdict)
 }
 
-/// The seeds of a test that has `or` of them unless more are asked for.
-pub fn seeds(or: u64) -> Range<u64> {
-    let number = |name: &str, or: u64| {
-        let given = std::env::var(name).ok();
-        given.map_or(or, |n| n.parse().unwrap())
-    };
-    let from = number("CAIRNFS_DAMAGE_FROM", 0);
-    from..from + number("CAIRNFS_DAMAGE_SEEDS", or)
+/// The seeds of a test that has so many in the short and in the deep tier, unless others are asked
+/// for.
+pub fn seeds([short, deep]: [u64; 2]) -> Range<u64> {
+    let from = size_from("CAIRNFS_DAMAGE_FROM", 0, 0);
+    from..from + size_from("CAIRNFS_DAMAGE_SEEDS", short, deep)
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::fs;
 
 use cairnfs::Volume;
 use cairnfs_disk::types::FileKind;
+use cairnfs_tier::size_from;
 
 use crate::place::Place;
 
@@ -195,8 +196,8 @@ fn link(volume: &Volume) {
 /// Random changes of files, links and directories that take each other's paths.
 #[test]
 fn random_trees_are_patched() {
-    let first = number("CAIRNFS_PATCH_SEED", 1);
-    for seed in first..first + number("CAIRNFS_PATCH_TREES", 60) {
+    let first = size_from("CAIRNFS_PATCH_SEED", 1_u64, 1);
+    for seed in first..first + size_from("CAIRNFS_PATCH_TREES", 12, 60) {
         let mut random = Random(seed);
         let grow = |volume: &Volume| (0..12).for_each(|_| step(volume, &mut random));
         let mut after = Random(seed ^ 0x5eed);
@@ -204,11 +205,6 @@ fn random_trees_are_patched() {
         println!("seed {seed}");
         applies_from(&[GIT], grow, change);
     }
-}
-
-fn number(variable: &str, default: u64) -> u64 {
-    let given = std::env::var(variable).ok();
-    given.map_or(default, |given| given.parse().unwrap())
 }
 
 struct Random(u64);

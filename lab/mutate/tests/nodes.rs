@@ -24,6 +24,7 @@ use cairnfs_mutate::base::{Base, bases, forked, merged, one_of_everything, thous
 use cairnfs_mutate::image::{Bounded, Image};
 use cairnfs_mutate::layout::{ItemAt, Link};
 use cairnfs_mutate::random::Random;
+use cairnfs_tier::size;
 
 static BASE: LazyLock<Base> = LazyLock::new(thousands);
 
@@ -345,7 +346,7 @@ fn removal_leaves_the_rest_and_a_sound_volume() {
         .filter(|item| item.key.kind == Kind::DirIndex)
         .map(|item| ((item.key.object, item.key.offset), item.node))
         .collect();
-    for seed in 0..40 {
+    for seed in 0..size(10, 40) {
         let mut random = Random::new(seed);
         let count = 1 + random.below(3);
         let mut damage: BTreeSet<u64> = (0..count).map(|_| *random.pick(&nodes)).collect();
@@ -399,7 +400,7 @@ fn removal_leaves_sound_volumes_of_every_kind() {
             continue;
         }
         let mut sound = 0;
-        for seed in 0..120 {
+        for seed in 0..size(120, 480) {
             let mut random = Random::new(seed);
             let mut image = base.image.clone();
             let damage: BTreeSet<u64> = (0..2).map(|_| *random.pick(&nodes)).collect();

@@ -12,9 +12,11 @@ mod memory;
 
 use cairnfs_mutate::random::Random;
 use cairnfs_mutate::received::{frames, ground, mutate, sealed, survives};
+use cairnfs_tier::size_from;
 
-/// Number of streams, unless `CAIRNFS_MUTATIONS` sets another.
-const DEFAULT: u64 = 600;
+/// Number of streams in the short tier, and in the deep one, unless `CAIRNFS_MUTATIONS` sets
+/// another.
+const COUNT: [u64; 2] = [600, 6000];
 /// Maximum memory in bytes that the volume and its device may use at once.
 const MOST_MEMORY: usize = 24 << 20;
 
@@ -25,8 +27,7 @@ fn changed_streams_leave_a_snapshot_or_nothing() {
         assert_eq!(sealed(&frames(stream)), *stream);
         assert_eq!(survives(&ground, stream), Ok(true));
     }
-    let count = std::env::var("CAIRNFS_MUTATIONS").ok();
-    let count = count.and_then(|n| n.parse().ok()).unwrap_or(DEFAULT);
+    let count = size_from("CAIRNFS_MUTATIONS", COUNT[0], COUNT[1]);
     let mut accepted = 0;
     for seed in 0..count {
         let mut random = Random::new(seed);

@@ -2,13 +2,14 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use cairnfs_tier::size;
 use cairnfs_transport::abi::Opcode;
 use cairnfs_transport::request::Operation;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(20_000))]
+    #![proptest_config(ProptestConfig::with_cases(size(4_000, 20_000)))]
 
     #[test]
     fn any_bytes_decode_or_are_refused(

@@ -36,6 +36,7 @@ fn backups(programs: &[&str], settings: &str, first: &str, second: &str, again: 
 }
 
 #[test]
+#[ignore = "deep: programs of others"]
 fn borg_restores_its_backups() {
     backups(
         &["borg", "setfattr", "getfattr"],
@@ -50,6 +51,7 @@ fn borg_restores_its_backups() {
 }
 
 #[test]
+#[ignore = "deep: programs of others"]
 fn restic_restores_its_backups() {
     backups(
         &["restic", "setfattr", "getfattr"],

@@ -5,6 +5,7 @@ use std::process::Command;
 use crate::place::{Place, able, succeed};
 
 #[test]
+#[ignore = "deep: programs of others"]
 fn cargo_builds_and_rebuilds_a_crate() {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     if !able(&["cc"]) {

@@ -25,7 +25,7 @@ const CONTAINERS: &str = r#"
     podman rm -a > /dev/null; podman rmi -a -f > /dev/null; podman images -q; podman system df | tail -n +2"#;
 
 #[test]
-#[ignore = "needs podman and runc"]
+#[ignore = "deep: needs podman and runc"]
 fn podman_stores_containers_as_on_ext4() {
     if !able(&["podman", "runc", "mkfs.ext4"]) {
         return;

@@ -121,6 +121,7 @@ fn publish(place: &Place, words: &[&str]) -> Output {
 }
 
 #[test]
+#[ignore = "deep: programs of others"]
 fn programs_in_forks_at_once_are_published_onto_a_tree_in_use() {
     if !able(&["git", "sqlite3", "python3", "cc"]) {
         return;

@@ -3,6 +3,7 @@
 use crate::place::{Place, able};
 
 #[test]
+#[ignore = "deep: programs of others"]
 fn npm_installs_packages() {
     if !able(&["npm", "node"]) {
         return;
@@ -47,6 +48,7 @@ with zipfile.ZipFile("small-1.0-py3-none-any.whl", "w") as wheel:
 "#;
 
 #[test]
+#[ignore = "deep: programs of others"]
 fn pip_installs_a_wheel_into_an_environment() {
     if !able(&["python3"]) {
         return;

@@ -289,12 +289,14 @@ fn postgres(write: &str, scale: &str, count: u64, rounds: usize) {
 }
 
 #[test]
+#[ignore = "deep: programs of others"]
 fn postgres_recovers_from_kills() {
     postgres("write=through", "1", 200, 1);
 }
 
 /// A database is filled in a fork, beside the one that it was forked from, and published.
 #[test]
+#[ignore = "deep: programs of others"]
 fn postgres_in_a_fork_is_published() {
     for write in ["write=through", "write=back"] {
         let Some(mut cluster) = begun(write) else {
@@ -340,6 +342,7 @@ fn postgres_in_a_fork_is_published() {
 /// A server that has gone on beside a restore wrote into the new state by name; the restore after its end
 /// brings what was kept, with all that is committed from then on.
 #[test]
+#[ignore = "deep: programs of others"]
 fn postgres_that_has_ended_is_restored() {
     for write in ["write=through", "write=back"] {
         let Some(mut cluster) = begun(write) else {
@@ -369,7 +372,7 @@ fn postgres_that_has_ended_is_restored() {
 }
 
 #[test]
-#[ignore = "takes minutes"]
+#[ignore = "deep: takes minutes"]
 fn postgres_recovers_from_many_kills() {
     for write in ["write=through", "write=back"] {
         postgres(write, "10", 2000, 5);

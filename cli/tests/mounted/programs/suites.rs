@@ -194,6 +194,7 @@ fn junit(report: &str) -> Results {
 }
 
 #[test]
+#[ignore = "deep: programs of others"]
 fn tests_of_cpython_end_as_on_ext4() {
     if !able(&["python3", "setpriv", "mkfs.ext4"]) {
         return;
@@ -214,6 +215,7 @@ fn tests_of_cpython_end_as_on_ext4() {
 }
 
 #[test]
+#[ignore = "deep: programs of others"]
 fn tests_of_cpython_by_a_user_end_as_on_ext4() {
     if able(&["/usr/bin/python3", "setpriv", "mkfs.ext4"]) {
         python("/usr/bin/python3", USER, &PYTHON, &[]);
@@ -221,7 +223,7 @@ fn tests_of_cpython_by_a_user_end_as_on_ext4() {
 }
 
 #[test]
-#[ignore = "takes minutes"]
+#[ignore = "deep: takes minutes"]
 fn more_tests_of_cpython_end_as_on_ext4() {
     if able(&["/usr/bin/python3", "setpriv", "mkfs.ext4"]) {
         python(
@@ -239,6 +241,7 @@ const GO: [&str; 4] = ["os", "io/fs", "path/filepath", "archive/tar"];
 const GO_WITHOUT_FILES: &str = "TestVariousDeadlines";
 
 #[test]
+#[ignore = "deep: programs of others"]
 fn tests_of_go_end_as_on_ext4() {
     if !able(&["go", "setpriv", "mkfs.ext4"]) {
         return;

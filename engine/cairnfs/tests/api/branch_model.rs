@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use cairnfs::fs::{Options, Pressure};
 use cairnfs::{Error, OpenOptions, Volume};
+use cairnfs_tier::size;
 use proptest::prelude::*;
 
 use super::engine::{copy, fresh, open_with};
@@ -293,7 +294,7 @@ impl Modelled {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: size(16, 48), ..ProptestConfig::default() })]
 
     #[test]
     fn branches_agree_with_a_model(

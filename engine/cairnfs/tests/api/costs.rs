@@ -248,7 +248,7 @@ fn entry_cost_is_independent_of_directory_size() {
 }
 
 #[test]
-#[ignore = "takes long"]
+#[ignore = "deep: takes long"]
 fn change_cost_on_largest_file_and_directory() {
     extents(100_000);
     entries(1_000_000, LEVELS_OF_THE_LARGEST);

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use cairnfs::fs::{FileSystem, Options, Pressure};
 use cairnfs::{DirEntry, FileKind, RenameMode, Volume};
+use cairnfs_tier::size;
 use proptest::prelude::*;
 
 use super::engine::{OWNER, ROOT, create, fresh, open, open_with};
@@ -527,7 +528,7 @@ impl Begun {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(192))]
+    #![proptest_config(ProptestConfig::with_cases(size(48, 192)))]
 
     #[test]
     fn listings_during_changes_match_model(

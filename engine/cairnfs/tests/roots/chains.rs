@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use cairnfs::Volume;
+use cairnfs_tier::size;
 use proptest::prelude::*;
 
 use crate::streams::{same, sent};
@@ -181,7 +182,7 @@ impl World {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: size(8, 24), ..ProptestConfig::default() })]
 
     /// Whatever volumes have sent each other, each can receive all snapshots of all others.
     #[test]

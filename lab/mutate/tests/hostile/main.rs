@@ -20,9 +20,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
 use cairnfs_mutate::{Base, CLASSES, Class, Verdict, bases, mutate, survives};
+use cairnfs_tier::size_from;
 
-/// Default number of mutations in a run.
-const DEFAULT: u64 = 9600;
+/// Number of mutations in a run: in the short tier, and in the deep one.
+const COUNT: [u64; 2] = [1600, 9600];
 /// The base that each round of all classes damages: the empty base has little to damage.
 const BASES: [usize; 7] = [1, 2, 3, 4, 1, 2, 0];
 /// Maximum memory in bytes that one volume may use at once.
@@ -111,7 +112,7 @@ fn damaged_volumes_are_survived() {
     let sound: Vec<_> = bases.iter().map(sound_trees).collect();
     let seeds = match number("CAIRNFS_MUTATION_SEED") {
         Some(seed) => seed..seed + 1,
-        None => 0..number("CAIRNFS_MUTATIONS").unwrap_or(DEFAULT),
+        None => 0..size_from("CAIRNFS_MUTATIONS", COUNT[0], COUNT[1]),
     };
     let count = seeds.end - seeds.start;
     let only = std::env::var("CAIRNFS_MUTATION_BASE").ok().map(|name| {

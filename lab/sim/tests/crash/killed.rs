@@ -5,6 +5,7 @@ use cairnfs_sim::disk::{Fault, Kind};
 use cairnfs_sim::explore::Depth;
 use cairnfs_sim::record::{Run, VOLUME_SIZE, fresh_volume, options};
 use cairnfs_sim::workload::{Step, random_steps, steps};
+use cairnfs_tier::size;
 
 use crate::support::{do_steps, try_recording};
 
@@ -59,7 +60,7 @@ fn kill_at_every_call_of_a_merge() {
 
 #[test]
 fn kill_between_random_steps() {
-    for seed in 0..12 {
+    for seed in 0..size(3, 12) {
         let mut run = Run::begin(fresh_volume(VOLUME_SIZE).unwrap(), &options(seed), 0).unwrap();
         for life in 0..4 {
             do_steps(&run, &random_steps(seed * 10 + life, 40));

@@ -5,6 +5,7 @@ use cairnfs::fs::Options;
 use cairnfs_sim::explore::Depth;
 use cairnfs_sim::record::{Recording, VOLUME_SIZE, fresh_volume, options};
 use cairnfs_sim::workload::{Runner, Step, random_names, random_steps};
+use cairnfs_tier::size;
 
 use crate::support::try_recording;
 
@@ -44,6 +45,6 @@ fn contract_holds_without_any_one_mechanism() {
                 try_recording(&what, &recorded(without, &steps), &DEPTH).states as u64
             })
             .sum();
-        assert!(states > 500, "only {states} states");
+        assert!(states > size(160, 500), "only {states} states");
     }
 }

@@ -6,6 +6,7 @@ use cairnfs_sim::image::Image;
 use cairnfs_sim::record::{Recording, Run, VOLUME_SIZE, fresh_volume, options};
 use cairnfs_sim::spread::spread;
 use cairnfs_sim::workload::{Runner, Step, record, record_as, record_with, steps};
+use cairnfs_tier::size;
 
 /// The depth for hand-written workloads.
 pub const THOROUGH: Depth = Depth {
@@ -15,17 +16,14 @@ pub const THOROUGH: Depth = Depth {
     used: 4,
 };
 
-/// The depth to use instead: much more if `CAIRNFS_CRASH_LONG` is set. Interrupted recoveries are
-/// most of the states, because those that follow are interrupted as well.
+/// The depth to use instead: less in the short tier, more in the deep one. Interrupted recoveries
+/// are most of the states, because those that follow are interrupted as well.
 fn chosen(depth: &Depth) -> Depth {
-    match std::env::var_os("CAIRNFS_CRASH_LONG") {
-        None => *depth,
-        Some(_) => Depth {
-            states: depth.states.saturating_mul(2),
-            interrupted: depth.interrupted.div_ceil(3),
-            within: depth.within * 2,
-            used: depth.used,
-        },
+    Depth {
+        states: size(depth.states.div_ceil(3), depth.states.saturating_mul(2)),
+        interrupted: size(depth.interrupted * 3, depth.interrupted.div_ceil(3)),
+        within: size(depth.within, depth.within * 2),
+        used: size(depth.used * 2, depth.used),
     }
 }
 

@@ -14,6 +14,7 @@ use cairnfs_sim::image::Image;
 use cairnfs_sim::record::{VOLUME_SIZE, crowded, fresh_volume, options};
 use cairnfs_sim::states::{Cursor, mix};
 use cairnfs_sim::tree::{ROOT, Tree};
+use cairnfs_tier::size;
 use parking_lot::Mutex;
 
 const THREADS: u64 = 4;
@@ -90,7 +91,7 @@ fn assert_kept(image: Image, at: usize, promised: &[Promised]) {
 #[test]
 fn concurrent_fsyncs_keep_every_promised_file() {
     let (mut states, mut disks, mut most) = (0u64, HashSet::new(), 0);
-    for round in 0..6 {
+    for round in 0..size(2, 6) {
         let start = fresh_volume(VOLUME_SIZE).unwrap();
         let disk = Arc::new(SimDisk::new(start.clone(), true));
         disk.slow_down();

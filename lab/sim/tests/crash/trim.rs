@@ -9,6 +9,7 @@ use cairnfs::fs::Options;
 use cairnfs_sim::explore::Depth;
 use cairnfs_sim::record::{Run, VOLUME_SIZE, fresh_volume, options};
 use cairnfs_sim::workload::{Runner, random_steps};
+use cairnfs_tier::size;
 
 use crate::support::{text, try_recording};
 
@@ -29,7 +30,7 @@ fn run(seed: u64, options: &Options, work: impl FnOnce(&Run)) {
 
 #[test]
 fn trim_between_calls_keeps_used_blocks() {
-    for seed in 0..6 {
+    for seed in 0..size(2, 6) {
         run(seed, &options(seed), |run| {
             let mut runner = Runner::new(run.fs());
             for (n, step) in random_steps(seed, 120).iter().enumerate() {
@@ -45,7 +46,7 @@ fn trim_between_calls_keeps_used_blocks() {
 
 #[test]
 fn trim_during_calls_keeps_used_blocks() {
-    for seed in 0..4 {
+    for seed in 0..size(2, 4) {
         let workers = Options {
             workers: true,
             ..options(seed)

@@ -8,6 +8,7 @@ use cairnfs_sim::disk::{Fault, Kind};
 use cairnfs_sim::explore::{Depth, Tally};
 use cairnfs_sim::record::{Run, VOLUME_SIZE, crowded, fresh_volume, options};
 use cairnfs_sim::workload::random_steps;
+use cairnfs_tier::size;
 
 use crate::support::{counted, do_steps, text, try_recording};
 
@@ -29,7 +30,7 @@ fn show(what: &str, all: &Tally) {
 #[test]
 fn workers_run_beside_the_calls() {
     let mut all = Tally::default();
-    for seed in 0..20 {
+    for seed in 0..size(4, 20) {
         let with_workers = Options {
             workers: true,
             durability_interval: Some(Duration::from_millis(1)),
@@ -47,7 +48,7 @@ fn workers_run_beside_the_calls() {
 fn pushes_beside_each_other_and_merges_in_threads_run_beside_the_calls() {
     let (mut all, mut most) = (Tally::default(), 0);
     let (mut contexts, mut merges) = (0, 0);
-    for seed in 0..20 {
+    for seed in 0..size(4, 20) {
         let run = Run::begin(fresh_volume(VOLUME_SIZE).unwrap(), &crowded(seed), 0).unwrap();
         run.disk().slow_down();
         let steps = random_steps(seed, 300);
@@ -60,13 +61,13 @@ fn pushes_beside_each_other_and_merges_in_threads_run_beside_the_calls() {
     show("with many workers", &all);
     println!("{contexts} contexts, {merges} merges, up to {most} writes at the same time");
     assert!(most > 1, "no two writes overlapped");
-    assert!(merges > 20, "only the last calls merged");
+    assert!(merges > size(4, 20), "only the last calls merged");
 }
 
 #[test]
 fn kills_while_many_workers_run() {
     let mut all = Tally::default();
-    for seed in 0..12 {
+    for seed in 0..size(3, 12) {
         let start = fresh_volume(VOLUME_SIZE).unwrap();
         let mut run = Run::begin(start, &crowded(seed), 0).unwrap();
         run.disk().slow_down();

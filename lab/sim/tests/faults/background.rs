@@ -299,7 +299,7 @@ fn far_writes() -> Workload {
 fn failed_read_with_workers_does_not_stop_volume() {
     let mut count = Count::default();
     let mut work = vec![far_writes(), long_truncations()];
-    work.extend(seeds(3).map(used));
+    work.extend(seeds(1, 3).map(used));
     for work in &work {
         for n in 0..20 {
             let read_failed = Told::new(format!("{}: read {n}", work.name));

@@ -8,6 +8,7 @@ use cairnfs_sim::disk::{Fault, Hit, Kind, SimDisk};
 use cairnfs_sim::record::{Recording, options};
 use cairnfs_sim::tree::Tree;
 use cairnfs_sim::workload::{Runner, Step};
+use cairnfs_tier::size;
 
 use crate::support::{
     Count, Told, Workload, difference, every_step, is_failure, long_truncations, random, seeds,
@@ -173,14 +174,14 @@ fn every_call(work: &Workload, kind: Kind, step: usize, count: &mut Count) {
 #[test]
 fn failed_write_or_flush_stops_volume_at_every_call() {
     let mut count = Count::default();
-    every_call(&every_step(), Kind::Any, 1, &mut count);
+    every_call(&every_step(), Kind::Any, size(2, 1), &mut count);
     count.print("every step");
 }
 
 #[test]
 fn failed_call_during_long_truncation_stops_volume() {
     let mut count = Count::default();
-    every_call(&long_truncations(), Kind::Write, 1, &mut count);
+    every_call(&long_truncations(), Kind::Write, size(5, 1), &mut count);
     every_call(&long_truncations(), Kind::Flush, 1, &mut count);
     count.print("long truncations");
 }
@@ -188,9 +189,9 @@ fn failed_call_during_long_truncation_stops_volume() {
 #[test]
 fn failed_call_in_random_workload_stops_volume() {
     let mut count = Count::default();
-    for seed in seeds(3) {
+    for seed in seeds(1, 3) {
         let work = random(seed, 120);
-        every_call(&work, Kind::Write, 3, &mut count);
+        every_call(&work, Kind::Write, size(5, 3), &mut count);
         every_call(&work, Kind::Flush, 3, &mut count);
     }
     count.print("random work");

@@ -14,6 +14,7 @@ use cairnfs_sim::disk::{Fault, Kind, SimDisk};
 use cairnfs_sim::record::{Recording, options};
 use cairnfs_sim::tree::Tree;
 use cairnfs_sim::workload::{Runner, Step, steps};
+use cairnfs_tier::size;
 
 use crate::support::{
     Count, Told, Workload, difference, every_step, is_failure, long_truncations, random, seeds,
@@ -225,18 +226,18 @@ fn every_write(work: &Workload, with: &Options, step: usize) {
 
 #[test]
 fn full_host_does_not_stop_volume_at_any_write() {
-    every_write(&steps_at_once(), &options(4), 1);
+    every_write(&steps_at_once(), &options(4), size(3, 1));
 }
 
 #[test]
 fn full_host_does_not_stop_volume_in_long_truncations() {
-    every_write(&long_truncations(), &options(4), 10);
+    every_write(&long_truncations(), &options(4), size(30, 10));
 }
 
 #[test]
 fn full_host_does_not_stop_volume_in_random_workload() {
-    for seed in seeds(2) {
-        every_write(&random(seed, 80), &options(4), 5);
+    for seed in seeds(1, 2) {
+        every_write(&random(seed, 80), &options(4), size(15, 5));
     }
 }
 

@@ -13,6 +13,7 @@ use cairnfs_sim::model::Moment;
 use cairnfs_sim::record::{Recording, options};
 use cairnfs_sim::tree::{Tree, Unreadable};
 use cairnfs_sim::workload::{Runner, record};
+use cairnfs_tier::size;
 
 use crate::support::{
     Count, Told, Workload, every_step, is_failure, long_truncations, random, reopen, seeds, sound,
@@ -249,11 +250,11 @@ fn all(work: &Workload, lies: &[(Kind, Fault)], step: usize, count: &mut Count) 
 #[test]
 fn silent_disk_fault_never_returns_wrong_data() {
     let mut count = Count::default();
-    all(&every_step(), &LIES, 1, &mut count);
-    all(&long_truncations(), &LIES, 2, &mut count);
-    for seed in seeds(2) {
-        all(&random(seed, 120), &LIES, 5, &mut count);
-        all(&used(seed), &LIES[..1], 1, &mut count);
+    all(&every_step(), &LIES, size(3, 1), &mut count);
+    all(&long_truncations(), &LIES, size(7, 2), &mut count);
+    for seed in seeds(1, 2) {
+        all(&random(seed, 120), &LIES, size(11, 5), &mut count);
+        all(&used(seed), &LIES[..1], size(5, 1), &mut count);
     }
     count.print("lies");
 }
@@ -262,7 +263,7 @@ fn silent_disk_fault_never_returns_wrong_data() {
 fn corrupt_read_during_open_never_returns_wrong_data() {
     let mut count = Count::default();
     let mut work = vec![every_step()];
-    work.extend(seeds(2).map(|seed| random(seed, 150)));
+    work.extend(seeds(1, 2).map(|seed| random(seed, 150)));
     for work in &work {
         let recording = record(work.start.clone(), &work.steps).unwrap();
         let events = recording.events().len();

@@ -13,6 +13,7 @@ use cairnfs_sim::model::Moment;
 use cairnfs_sim::record::{Recording, fresh_volume, options};
 use cairnfs_sim::tree::Tree;
 use cairnfs_sim::workload::{Runner, Step, after, base_volume, random_steps, steps};
+use cairnfs_tier::size_from;
 
 /// Every kind of step, and their interactions.
 const EVERY_STEP: &str = "
@@ -84,10 +85,9 @@ pub fn used(seed: u64) -> Workload {
     }
 }
 
-/// The seeds to try: `few`, or the number in the environment.
-pub fn seeds(few: u64) -> std::ops::Range<u64> {
-    let told = std::env::var("CAIRNFS_FAULT_SEEDS").ok();
-    0..told.and_then(|n| n.parse().ok()).unwrap_or(few)
+/// The seeds to try: as many as the tier has, or the number in the environment.
+pub fn seeds(short: u64, deep: u64) -> std::ops::Range<u64> {
+    0..size_from("CAIRNFS_FAULT_SEEDS", short, deep)
 }
 
 /// Whether an error comes from the disk or from damage, and is not one that POSIX allows.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use cairnfs_tier::size;
 use proptest::prelude::*;
 
 use super::*;
@@ -252,7 +253,7 @@ impl Model {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(300))]
+    #![proptest_config(ProptestConfig::with_cases(size(100, 300)))]
     #[test]
     fn allocator_agrees_with_block_sets(
         size in prop_oneof![Just(16 * MIB), Just(132 * MIB)],

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use cairnfs_tier::size;
 use proptest::prelude::*;
 
 use super::oracle::{merge, merge_node, nobody};
@@ -101,7 +102,7 @@ fn attributes(model: &Model, files: &BTreeSet<u64>) -> BTreeMap<u64, Attributes>
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1500))]
+    #![proptest_config(ProptestConfig::with_cases(size(300, 1500)))]
     /// The plan has conflicts if the oracle has, and else makes the oracle's tree. Then nothing is
     /// left to do. Exchanged sides have the same conflicts and the same result.
     #[test]
