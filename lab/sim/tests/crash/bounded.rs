@@ -1,5 +1,7 @@
 //! All sequences of one and two steps, and a sample of those of three steps; all of them on
 //! request.
+//!
+//! Contract: atomic
 
 use cairnfs_sim::explore::Depth;
 use cairnfs_sim::workload::{Bounded, base_volume};
