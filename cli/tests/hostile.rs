@@ -1,5 +1,7 @@
 //! Hostile volumes with valid checksums: every command ends, within limits of address space and
 //! time, with the readable data or with an error.
+//!
+//! Contract: hostile
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -171,6 +171,7 @@ fn mkfs_makes_sparse_file_and_info_shows_it() {
     assert!(table.contains("Free"), "{table}");
 }
 
+/// Contract: copies.private
 #[test]
 fn new_images_are_private() {
     let p = Place::new();
@@ -312,6 +313,7 @@ fn fresh_volume_is_clean() {
     assert_eq!(p.ok(&["ls", "v.img"]), "");
 }
 
+/// Contract: durable.sync
 #[test]
 fn directory_round_trip_is_unchanged() {
     let p = Place::with_volume();
@@ -333,6 +335,7 @@ fn directory_round_trip_is_unchanged() {
     assert!(sparse.blocks() * 512 < 1 << 20, "holes stay holes");
 }
 
+/// Contract: durable.sync
 #[test]
 fn archive_round_trip_is_unchanged() {
     let p = Place::with_volume();
@@ -488,6 +491,7 @@ fn rm_removes_files_and_trees() {
     p.ok(&["check", "--data", "v.img"]);
 }
 
+/// Contract: failure.removal
 #[test]
 fn full_volume_refuses_cp_and_stays_clean() {
     let p = Place::new();

@@ -60,6 +60,7 @@ fn invalid_older_superblock_is_not_damage() {
     assert_eq!(report.stats.superblocks, 1);
 }
 
+/// Contract: atomic
 #[test]
 fn incomplete_last_context_is_ignored() {
     let found = with_plan(|plan| {
@@ -101,6 +102,7 @@ fn fsync_records_precede_rest_of_their_context() {
     assert_eq!(found, Vec::<&str>::new());
 }
 
+/// Contract: atomic
 #[test]
 fn merged_contexts_are_ignored() {
     let found = with_plan(|plan| {

@@ -140,6 +140,7 @@ fn corrupt_newest_superblock_is_found_by_log() {
     assert_eq!(found, ["superblock-lost"]);
 }
 
+/// Contract: rot.log
 #[test]
 fn lost_superblock_is_found_by_any_record_in_ring() {
     let mut plan = Plan::base();

@@ -53,6 +53,7 @@ proptest! {
         plan.build().check(true).unwrap();
     }
 
+    /// Contract: hostile
     #[test]
     fn arbitrary_nodes_with_valid_checksums_are_survived(
         flips in proptest::collection::vec((0u8..3, 0usize..4, any_offset(), any::<u8>()), 1..5)

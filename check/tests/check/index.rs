@@ -10,6 +10,7 @@ use crate::image::*;
 use crate::plan::*;
 use crate::{with_image, with_plan};
 
+/// Contract: rot
 #[test]
 fn bit_rot_in_any_node_is_one_finding() {
     let nodes = Plan::base().build().nodes;

@@ -214,6 +214,7 @@ fn paths(damage: impl FnOnce(&mut Plan)) -> Vec<Option<String>> {
         .collect()
 }
 
+/// Contract: copies
 #[test]
 fn findings_have_paths() {
     let some = |path: &str| vec![Some(path.to_owned())];

@@ -12,6 +12,7 @@ use crate::image::*;
 use crate::plan::*;
 use crate::{with_image, with_plan};
 
+/// Contract: rot.log
 #[test]
 fn log_end_before_required_lsn_is_damage() {
     for record in 0..3 {
@@ -22,6 +23,7 @@ fn log_end_before_required_lsn_is_damage() {
     assert_eq!(found, ["log-damaged"], "payload");
 }
 
+/// Contract: rot.log
 #[test]
 fn log_end_before_durable_lsn_of_later_record_is_damage() {
     let lost = |durable: u64| {
@@ -40,6 +42,7 @@ fn log_end_before_durable_lsn_of_later_record_is_damage() {
     assert_eq!(lost(TAIL + 2), Vec::<&str>::new(), "an end is no damage");
 }
 
+/// Contract: rot.log
 #[test]
 fn log_end_before_durable_mark_is_damage() {
     let lost = |uuid: [u8; 16], marked: u64| {
@@ -85,6 +88,7 @@ fn tail_that_does_not_chain_is_an_empty_log() {
     assert_eq!(found, Vec::<&str>::new());
 }
 
+/// Contract: dependency
 #[test]
 fn records_out_of_order_are_found() {
     type Damage = fn(&mut Plan);
@@ -222,6 +226,7 @@ fn stale_name_after_merge_step_is_found() {
     assert_eq!(found, Vec::<&str>::new());
 }
 
+/// Contract: atomic
 #[test]
 fn replay_over_half_merged_index_is_sound() {
     // A possible result of an interrupted merge: the index has the change of an entry but not of

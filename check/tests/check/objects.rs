@@ -145,6 +145,7 @@ fn extents_younger_than_volume_are_found() {
     assert_eq!(found, ["extent-birth"]);
 }
 
+/// Contract: rot
 #[test]
 fn blocks_used_by_two_extents_are_found() {
     let found = with_plan(|plan| {
@@ -224,6 +225,7 @@ fn invalid_shared_values_are_found() {
     }
 }
 
+/// Contract: atomic.attributes
 #[test]
 fn shared_values_under_wrong_hash_are_found() {
     let found = with_plan(|plan| instead_of_big(plan, encode_shared_value(2, &[8; 2000])));
@@ -260,6 +262,7 @@ fn long_value_without_count_or_count_without_value_is_found() {
     assert_eq!(found, ["shared-apart"], "a short value has none");
 }
 
+/// Contract: atomic.attributes
 #[test]
 fn wrong_use_counts_are_found() {
     let uses = |told: u64| {
@@ -273,6 +276,7 @@ fn wrong_use_counts_are_found() {
     assert_eq!(uses(2), Vec::<&str>::new());
 }
 
+/// Contract: atomic.attributes
 #[test]
 fn unused_shared_values_are_found() {
     let found = with_plan(|plan| {
@@ -285,6 +289,7 @@ fn unused_shared_values_are_found() {
     assert_eq!(found, ["shared-unused"]);
 }
 
+/// Contract: atomic.attributes
 #[test]
 fn dangling_value_references_are_found() {
     let found = with_plan(|plan| {
@@ -331,6 +336,7 @@ fn orphan_items_must_match_their_inodes() {
     assert_eq!(found, ["orphan-missing"]);
 }
 
+/// Contract: rot
 #[test]
 fn bit_rot_in_contents_reports_file_and_offset() {
     for (i, ino, offset) in [(1, 16, 4096), (20, 22, 0)] {

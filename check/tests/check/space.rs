@@ -23,6 +23,7 @@ fn invalid_group_table_entry_is_found() {
     assert_eq!(found, ["table-entry"]);
 }
 
+/// Contract: rot
 #[test]
 fn bit_rot_in_bitmap_is_found() {
     let found = with_image(|image| image.flip(geometry().bitmap_block(0, 1), 300));
@@ -43,6 +44,7 @@ fn wrong_counts_are_found() {
     assert_eq!(found, ["free-count"]);
 }
 
+/// Contract: rot
 #[test]
 fn blocks_in_use_that_are_marked_free_are_found() {
     let units = Plan::base().build().units;

@@ -1,5 +1,7 @@
 //! Space is allocated in a file while its dirty data is written back: by another thread, or by the
 //! allocation itself to free reserved space.
+//!
+//! Contract: failure.space
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,5 +1,7 @@
 //! An append is refused because the writeback of its file cannot read: nothing of the append
 //! remains.
+//!
+//! Contract: failure.space
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,4 +1,6 @@
 //! Checkpoints: what is shipped of a volume, full or as changes, is that volume at that moment.
+//!
+//! Contract: checkpoint
 
 use std::collections::BTreeMap;
 use std::io::{Seek, SeekFrom, Write};

@@ -187,6 +187,7 @@ fn change_both(fs: &FileSystem, ino: u64, model: &mut Vec<u8>, change: &Change, 
 proptest! {
     #![proptest_config(ProptestConfig { cases: size(8, 32), ..ProptestConfig::default() })]
 
+    /// Contract: stale, posix
     #[test]
     fn contents_and_blocks_match_model(changes in proptest::collection::vec(change(), 1..60)) {
         let device = Arc::new(MemoryDevice::new(256 << 20));

@@ -1,5 +1,7 @@
 //! Reservations of dirty data cover what its items take, whatever happens to the file before
 //! writeback.
+//!
+//! Contract: failure.space
 
 use std::sync::Arc;
 

@@ -321,6 +321,7 @@ fn trees(fs: &FileSystem, heads: &[String]) -> Vec<Vec<Seen>> {
 /// Random trees of forks, of branches and of snapshots, with random changes of all branches,
 /// publishes, rollbacks, drops, merges and kills: each root that is left keeps its files, and an
 /// independent count finds every block in use. `CAIRNFS_FORK_SEEDS=N` sets the number of trees.
+/// Contract: snapshot.drop
 #[test]
 fn random_trees_of_forks_leave_exactly_what_roots_have() {
     let seeds: u64 = size_from("CAIRNFS_FORK_SEEDS", 4, 16);

@@ -6,6 +6,8 @@
 //! and small files fill nearly all the space that was available. `CAIRNFS_FILL_SEEDS` is the number
 //! of volumes tried, `CAIRNFS_FILL_FROM` the first seed, `CAIRNFS_FILL_ROUNDS` how often each is
 //! filled, and `CAIRNFS_FILL_MIB` the size of the largest in MiB.
+//!
+//! Contract: failure.space, failure.removal
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -139,6 +141,7 @@ fn one_size_is_emptied(size: u64, file: u64, then: Then, workers: bool) {
     assert_sound(&*volume.device, &what);
 }
 
+/// Contract: failure.removal
 #[test]
 fn files_with_unwritten_data_can_be_removed_when_full() {
     for then in [Then::Sync, Then::Reopen, Then::SyncAndReopen] {

@@ -1,4 +1,6 @@
 //! What forks keep back of the free space, and what works on a full volume that has many.
+//!
+//! Contract: failure.space
 
 use std::io::Write;
 use std::sync::Arc;

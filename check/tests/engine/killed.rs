@@ -117,6 +117,7 @@ fn run(ops: &[Op], size: u64, kill_after: u64, workers: bool) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: size(12, 48), ..ProptestConfig::default() })]
 
+    /// Contract: atomic
     #[test]
     fn volume_is_sound_after_close_and_kill(
         ops in proptest::collection::vec(op(), 1..250),
@@ -126,6 +127,7 @@ proptest! {
         run(&ops, 64 << 20, kill_after, workers);
     }
 
+    /// Contract: atomic, failure.space
     #[test]
     fn full_volume_is_sound_after_close_and_kill(
         ops in proptest::collection::vec(op(), 100..400),

@@ -1,4 +1,6 @@
 //! Regression tests for single histories.
+//!
+//! Contract: atomic
 
 use std::sync::Arc;
 

@@ -8,6 +8,7 @@ use cairnfs_disk::types::Creds;
 
 use crate::seen::options;
 
+/// Contract: failure.space
 #[test]
 fn removed_small_files_count_as_free() {
     let device = Arc::new(MemoryDevice::new(16 << 20));

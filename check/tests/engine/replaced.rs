@@ -217,6 +217,7 @@ fn compare(fs: &Arc<FileSystem>, accepted: Accepted) {
 }
 
 /// Writes, and makes, renames and removes names, without pause: each publish and restore succeeds.
+/// Contract: replace
 #[test]
 fn replacements_beside_writers_lose_nothing() {
     let device = fresh(128 << 20);

@@ -1,4 +1,6 @@
 //! Rewrites scattered blocks of files on a full volume, as a database does.
+//!
+//! Contract: failure.space
 
 use std::sync::Arc;
 

@@ -333,6 +333,7 @@ fn full_volume_with_snapshot_allows_removals() {
 
 /// What a head keeps for copies of nodes that it inherits is the same after an opening: nodes that
 /// were copied before are its own. So files can be removed on a full volume then, too.
+/// Contract: failure.removal
 #[test]
 fn full_volume_with_snapshot_allows_removals_when_opened_again() {
     for (kills, files) in [(false, 2000), (true, 2000), (true, 5000)] {
@@ -480,6 +481,7 @@ impl Changing {
 
 /// Random changes, snapshots, merges and kills, with merges in small steps for odd seeds: each
 /// snapshot keeps its state, and an independent count finds every block in use.
+/// Contract: snapshot
 #[test]
 fn random_histories_keep_snapshots() {
     for seed in 1..=12 {

@@ -91,6 +91,7 @@ fn share_values(fs: &Arc<FileSystem>, inos: &[u64], rounds: u64) {
 }
 
 /// The offline check compares the use counts, and the last user removes the value.
+/// Contract: atomic.attributes
 #[test]
 fn threads_share_values_during_merges() {
     let device = Arc::new(MemoryDevice::new(128 << 20));
@@ -124,6 +125,7 @@ fn threads_share_values_during_merges() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: size(8, 24), ..ProptestConfig::default() })]
 
+    /// Contract: atomic
     #[test]
     fn threads_leave_a_sound_volume(
         scripts in proptest::collection::vec(proptest::collection::vec(op(), 100..300), 2..6),

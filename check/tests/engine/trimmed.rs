@@ -42,6 +42,7 @@ impl Device for HeldDiscards {
     }
 }
 
+/// Contract: failure.space
 #[test]
 fn space_being_discarded_counts_as_available() {
     let (begins, began) = channel();

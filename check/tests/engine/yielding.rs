@@ -1,4 +1,6 @@
 //! Snapshots that give way before a call fails for want of space.
+//!
+//! Contract: snapshot.yield
 
 use cairnfs::{Error, Fallocate, PublishOptions, Volume};
 use cairnfs_core::refs::{self, REPLACED_KEPT};

@@ -1,4 +1,6 @@
 //! The host as a sink and as a source while another user swaps entries between any two steps.
+//!
+//! Contract: copies.failed
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};

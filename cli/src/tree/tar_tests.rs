@@ -1,4 +1,6 @@
 //! Host trees written to archives and read back, and hostile archives.
+//!
+//! Contract: copies.failed
 
 use std::fs;
 use std::io::Cursor;

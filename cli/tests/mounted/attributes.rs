@@ -148,6 +148,7 @@ fn table(dir: &Path) -> BTreeMap<String, String> {
     results
 }
 
+/// Contract: posix
 #[test]
 fn xattr_permissions_are_as_on_ext4() {
     if !able(&["mkfs.ext4", "mount"]) {

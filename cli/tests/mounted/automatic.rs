@@ -1,4 +1,6 @@
 //! `-o snapshots=`: snapshots that the daemon makes by itself.
+//!
+//! Contract: snapshot.yield
 
 use std::fs;
 use std::thread;

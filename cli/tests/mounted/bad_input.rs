@@ -2,6 +2,8 @@
 //!
 //! Each gives an error with the cause and the next step, no command panics, and undamaged data
 //! stays readable.
+//!
+//! Contract: rot, failure.space
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -242,6 +244,7 @@ fn flipped_superblock_bytes_are_detected_or_survived() {
     }
 }
 
+/// Contract: copies
 #[test]
 fn flipped_data_byte_is_detected() {
     if !able(&[]) {
@@ -469,6 +472,7 @@ fn overfill(path: &Path) {
     assert_eq!(refused.kind(), std::io::ErrorKind::StorageFull, "{refused}");
 }
 
+/// Contract: failure.space
 #[test]
 fn refused_data_of_removed_or_truncated_file_is_no_error() {
     if !able(&[]) {
@@ -489,6 +493,7 @@ fn refused_data_of_removed_or_truncated_file_is_no_error() {
     }
 }
 
+/// Contract: failure.space
 #[test]
 fn lost_write_is_reported_with_inode_number() {
     if !able(&[]) {

@@ -1,5 +1,7 @@
 //! `-o branch=`: mounts of a branch or snapshot, and how they begin and end. `together` has those of
 //! several at once.
+//!
+//! Contract: branch.mount
 
 use std::fs::{self, File};
 use std::io;

@@ -1,5 +1,7 @@
 //! How a mount ends while another mount shows its file system, or after its image was moved or
 //! replaced.
+//!
+//! Contract: durable.unmount
 
 use std::fs::{self, File};
 use std::thread::yield_now;

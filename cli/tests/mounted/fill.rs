@@ -5,6 +5,8 @@
 //! are those of the same property in-process: `CAIRNFS_FILL_SEEDS` volumes (1) from seed
 //! `CAIRNFS_FILL_FROM`, each filled `CAIRNFS_FILL_ROUNDS` times (4), the largest of
 //! `CAIRNFS_FILL_MIB` (16).
+//!
+//! Contract: failure.space, failure.removal
 
 use std::fs::{self, File};
 use std::io;

@@ -402,6 +402,7 @@ fn is_known(case: &str, expected: &Outcome, found: &Outcome) -> bool {
         && (opens && *found == Ok(()) || case.starts_with("other,") && *found == Err(Errno::ACCESS))
 }
 
+/// Contract: posix.flags
 #[test]
 fn flags_refuse_calls_as_on_ext4() {
     if !able(&["mkfs.ext4", "mount"]) {
@@ -440,6 +441,7 @@ const HANG: Duration = Duration::from_secs(60);
 
 /// Data stored through a mapping before the file became immutable or append-only is kept. msync
 /// reports data stored later as lost, and every reader sees the file without it.
+/// Contract: posix.flags
 #[test]
 fn mapping_does_not_change_flagged_file() {
     if !able(&["cc", "chattr"]) {

@@ -129,6 +129,7 @@ fn on_ext4(program: &Path, place: &Place) -> Vec<String> {
     history(program, &ext4.0, &mut remount)
 }
 
+/// Contract: posix.handles
 #[test]
 fn file_handles_resolve_as_on_ext4() {
     if !able(&["cc", "mkfs.ext4", "mount", "umount", "mkfifo"]) {
@@ -160,6 +161,7 @@ fn generation_of((_, hex): &Handle) -> u32 {
     u32::from_ne_bytes([16, 18, 20, 22].map(byte))
 }
 
+/// Contract: posix.handles
 #[test]
 fn handle_is_stale_when_number_is_assigned_again_after_kill() {
     if !able(&["cc"]) {
@@ -185,6 +187,7 @@ fn handle_is_stale_when_number_is_assigned_again_after_kill() {
     place.finish();
 }
 
+/// Contract: posix.handles
 #[test]
 fn forged_file_handles_are_stale() {
     if !able(&["cc"]) {

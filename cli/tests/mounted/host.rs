@@ -1,5 +1,7 @@
 //! The host below a volume: its file system becomes full, receives discarded space, and its image
 //! is truncated.
+//!
+//! Contract: failure.host, failure.truncated
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};

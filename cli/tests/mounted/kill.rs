@@ -3,6 +3,8 @@
 //! After each kill: the check finds nothing, the volume mounts, and all data that was reported
 //! durable is intact. Each mount has a random write mode. `CAIRNFS_KILL_ROUNDS` sets the number
 //! of kills (10), `CAIRNFS_KILL_SEED` repeats a run's moments and modes.
+//!
+//! Contract: dependency, dependency.data, durable.fsync
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;

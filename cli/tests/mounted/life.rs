@@ -1,5 +1,7 @@
 //! Life cycle of a mount: how it begins, becomes durable and ends, for root and for ordinary
 //! users.
+//!
+//! Contract: durable.sync, durable.unmount
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -188,6 +190,7 @@ fn sync_makes_everything_durable() {
     place.finish();
 }
 
+/// Contract: durable.interval
 #[test]
 fn interval_makes_everything_durable() {
     if !able(&[]) {
@@ -236,6 +239,7 @@ fn mount_replaces_dead_mount() {
     place.check();
 }
 
+/// Contract: durable.unmount
 #[test]
 fn signal_unmounts_cleanly() {
     if !able(&[]) {
@@ -269,6 +273,7 @@ fn wait_for_detachment(place: &Place) {
     }
 }
 
+/// Contract: durable.unmount
 #[test]
 fn open_files_stay_usable_after_signal() {
     if !able(&[]) {
@@ -305,6 +310,7 @@ fn open_files_stay_usable_after_signal() {
     place.finish();
 }
 
+/// Contract: durable.unmount
 #[test]
 fn second_signal_ends_daemon_at_once() {
     if !able(&[]) {

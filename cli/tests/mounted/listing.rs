@@ -147,6 +147,7 @@ fn check_common_behaviour(at: &Path) {
     seek_returns_to_listed_offsets(at);
 }
 
+/// Contract: posix.listing
 #[test]
 fn directory_listing_is_stable_under_changes() {
     if !able(&["mount", "umount"]) {
@@ -165,6 +166,7 @@ fn directory_listing_is_stable_under_changes() {
     place.finish();
 }
 
+/// Contract: posix.listing
 #[test]
 fn huge_directory_listing_is_stable_under_removals() {
     const HUGE: usize = 200_000;

@@ -367,6 +367,7 @@ fn compare(expected: &BTreeMap<String, String>, found: &BTreeMap<String, String>
     assert!(n == 0, "{n} of {all} cases differ:\n{}", shown.join("\n"));
 }
 
+/// Contract: posix
 #[test]
 fn modes_change_as_on_ext4() {
     if !able(&["mkfs.ext4", "mount"]) {
@@ -394,6 +395,7 @@ fn modes_change_as_on_ext4() {
 /// While mode and ACL change repeatedly, and other threads write to the file and read its
 /// attributes, a member of the file's group, to whom neither ever grants access, can never open
 /// it.
+/// Contract: atomic.attributes
 #[test]
 fn acl_change_never_grants_extra_access() {
     const ROUNDS: usize = 3000;

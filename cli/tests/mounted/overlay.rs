@@ -1,5 +1,7 @@
 //! Overlay file systems whose upper layer is on a mount, as containers use them: one sequence of
 //! changes over a mount and over ext4, with equal results required.
+//!
+//! Contract: posix.overlay
 
 use std::collections::BTreeMap;
 use std::fs;

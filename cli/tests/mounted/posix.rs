@@ -1,6 +1,8 @@
 //! Guarantees of POSIX and Linux for files, on a mounted volume.
 //!
 //! Each test compares with the manual pages, and ends with a check of the volume.
+//!
+//! Contract: posix
 
 use std::collections::HashSet;
 use std::ffi::OsString;

@@ -3,6 +3,8 @@
 //! Each test ends with the volume unmounted and checked, including contents. Sizes are the
 //! smallest that show the behaviour; large programs are ignored unless `scripts/deep programs`
 //! requests them.
+//!
+//! Contract: posix
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;

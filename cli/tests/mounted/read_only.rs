@@ -1,5 +1,7 @@
 //! `-o ro` mounts of a volume that was killed with a long log: the daemon's memory, and the
 //! directory of its temporary file.
+//!
+//! Contract: readonly
 
 use std::fs;
 use std::path::Path;
@@ -43,6 +45,7 @@ fn killed(files: usize) -> Place {
     place
 }
 
+/// Contract: readonly
 #[test]
 fn read_only_replay_of_long_log_stays_in_cache_budget() {
     if !able(&[]) {

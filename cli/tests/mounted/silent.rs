@@ -1,5 +1,7 @@
 //! Requests to a daemon: one that does not answer is given up and named, one that works is waited
 //! for, and answers hold paths of any bytes.
+//!
+//! Contract: branch.verbs
 
 use std::ffi::OsStr;
 use std::fs;

@@ -3,6 +3,8 @@
 //!
 //! The results count that a program sees after another one has written and closed the file:
 //! before anything is on the device, afterwards, and after a remount.
+//!
+//! Contract: posix
 
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};

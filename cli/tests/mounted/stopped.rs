@@ -1,4 +1,6 @@
 //! A stopped volume reports its state, the reason and the next step in every command and message.
+//!
+//! Contract: failure.write
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};

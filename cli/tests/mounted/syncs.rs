@@ -72,6 +72,7 @@ fn syncs_share_flushes_and_do_not_delay_other_requests() {
     assert!(flushes <= FILES / 3, "{flushes} flushes for {FILES}");
 }
 
+/// Contract: durable.unmount
 #[test]
 fn unmount_waits_for_syncs() {
     if !able(&[]) {
@@ -113,6 +114,7 @@ fn killed_client_does_not_affect_other_syncs() {
     mount.written("later").sync_all().unwrap();
 }
 
+/// Contract: durable.write
 #[test]
 fn synchronous_write_is_durable_when_it_returns() {
     const WRITES: usize = 10;
@@ -172,6 +174,7 @@ fn synchronous_write_is_durable_when_it_returns() {
 
 /// Not every kernel waits in syncfs for the writes that it begins, and rings have no order between
 /// processors: what follows can overtake them.
+/// Contract: durable.sync
 #[test]
 fn synced_data_is_durable_that_was_on_its_way() {
     const ROUNDS: u64 = 12;
@@ -200,6 +203,7 @@ fn synced_data_is_durable_that_was_on_its_way() {
 /// The ring of one processor has data and does not come to it, because its thread waits for an inode;
 /// the sync is asked for through the other one, as by a command whose syncfs did not wait. This process
 /// serves the rings that it uses: killed in the middle, it can stay in the kernel until a reboot.
+/// Contract: durable.sync
 #[test]
 #[ignore = "a failure can leave a process that nothing ends"]
 fn sync_waits_for_data_that_it_overtook() {

@@ -1,5 +1,7 @@
 //! Several branches and snapshots of one volume, mounted at once by one daemon: what each mount has for
 //! itself, how mounts are handed over, and how they end.
+//!
+//! Contract: durable.unmount
 
 use std::fs::{self, File, Permissions};
 use std::io::Write;
@@ -128,6 +130,7 @@ fn locks_names_and_links_stay_in_their_mount() {
     finish_three(place);
 }
 
+/// Contract: durable.unmount
 #[test]
 fn umount_of_one_leaves_others_and_its_data_is_durable() {
     if !able(&[]) {

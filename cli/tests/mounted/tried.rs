@@ -1,5 +1,7 @@
 //! `cairnfs try`: a program runs in a fork of what is mounted, and what it did is published, kept or
 //! dropped.
+//!
+//! Contract: branch.try
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;

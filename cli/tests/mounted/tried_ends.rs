@@ -1,5 +1,7 @@
 //! `cairnfs try` where its branch is mounted in parts or read-only, and where the mount, the fork or the
 //! daemon ends while the program runs.
+//!
+//! Contract: branch.try
 
 use std::fs;
 use std::process::{Command, Output};

@@ -1,5 +1,7 @@
 //! The commands on snapshots and branches of a volume that is mounted: its daemon performs them, with
 //! the streams of the command.
+//!
+//! Contract: branch.verbs
 
 use std::fs::{self, File};
 use std::io::{Read, Write};

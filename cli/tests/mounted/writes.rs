@@ -1,5 +1,7 @@
 //! Writes in both write modes of a mount: their times, when they are refused and when they are
 //! durable, and that direct writes leave no stale page.
+//!
+//! Contract: posix, posix.times
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, ErrorKind, Write};
@@ -257,6 +259,7 @@ fn direct_writes_leave_no_stale_page() {
     }
 }
 
+/// Contract: failure.space
 #[test]
 fn refused_write_keeps_earlier_writes() {
     if !able(&[]) {
@@ -310,6 +313,7 @@ fn wait_for_interval(place: &Place) {
     }
 }
 
+/// Contract: durable.interval
 #[test]
 fn write_through_data_is_durable_by_interval() {
     if !able(&["cat"]) {
@@ -343,6 +347,7 @@ fn write_through_data_is_durable_by_interval() {
     place.finish();
 }
 
+/// Contract: durable.interval
 #[test]
 fn data_is_durable_by_interval_after_close_or_unmap() {
     if !able(&["cc"]) {
@@ -397,6 +402,7 @@ fn fill(place: &Place) {
     }
 }
 
+/// Contract: failure.space
 #[test]
 fn file_keeps_its_size_after_refused_writeback() {
     const MORE: usize = 300_000;

@@ -2,6 +2,8 @@
 //! names, are imported as GNU tar extracts them.
 //!
 //! `CAIRNFS_TAR_ROUNDS` is the number of random archives (150), `CAIRNFS_TAR_SEED` varies them.
+//!
+//! Contract: copies
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;

@@ -1,4 +1,6 @@
 //! Archives keep access lists and all names of attributes, between volumes and with GNU tar.
+//!
+//! Contract: copies
 
 use std::ffi::OsStr;
 use std::fs;

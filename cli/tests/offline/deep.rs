@@ -1,4 +1,6 @@
 //! Trees deeper than `PATH_MAX`, with few descriptors.
+//!
+//! Contract: copies
 
 use std::fs::File;
 use std::io::{Read, Write};

@@ -1,4 +1,6 @@
 //! Volumes whose first blocks were overwritten.
+//!
+//! Contract: rot.front
 
 use std::fs;
 use std::os::unix::fs::FileExt;

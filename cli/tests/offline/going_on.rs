@@ -1,5 +1,7 @@
 //! One entry fails: the failure is reported, nothing is left of the entry, and all other entries
 //! are copied.
+//!
+//! Contract: copies
 
 use std::fs;
 

@@ -1,4 +1,6 @@
 //! Archives made to exhaust memory are imported with a memory limit.
+//!
+//! Contract: copies.failed
 
 use crate::place::Place;
 

@@ -1,4 +1,6 @@
 //! Signals in the middle of a copy: nothing incomplete is left, and the exit is by the signal.
+//!
+//! Contract: copies.failed
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;

@@ -1,5 +1,7 @@
 //! An ordinary user exports a tree again, over what an earlier export has left: directories that may not
 //! be written are no obstacle, and have their permissions when it ends, however it ends.
+//!
+//! Contract: copies.failed
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};

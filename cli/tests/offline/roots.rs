@@ -553,6 +553,7 @@ fn full_volume_receives_nothing() {
 }
 
 /// A receive that is killed in the middle leaves nothing, and the next one succeeds.
+/// Contract: roots.whole
 #[test]
 fn killed_receive_leaves_nothing() {
     let p = Place::with_volume();

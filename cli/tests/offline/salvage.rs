@@ -1,5 +1,7 @@
 //! Files with unreadable blocks, and damaged logs: readable data is saved, unreadable ranges and lost
 //! changes are named.
+//!
+//! Contract: copies
 
 use std::fs;
 use std::path::Path;
@@ -137,6 +139,7 @@ fn killed_after_a_sync(p: &Place) -> Vec<u8> {
 }
 
 /// The newest superblock is lost. Only the changes in its log and from its merge are lost.
+/// Contract: rot.salvage
 #[test]
 fn export_without_recovery_needs_only_older_superblock() {
     let p = Place::with_volume();
@@ -209,6 +212,7 @@ fn overwrite(p: &Place, block: usize) {
 
 /// One block of the log is overwritten after a kill. No command takes the volume for a sound one
 /// without the synced files, and none writes to it.
+/// Contract: rot.log
 #[test]
 fn overwritten_block_of_log_is_told() {
     let p = Place::with_volume();
@@ -242,6 +246,7 @@ fn overwritten_block_of_log_is_told() {
 }
 
 /// What is before the damage is exported, and what records behind it say is named.
+/// Contract: rot.log
 #[test]
 fn export_of_damaged_log_has_what_is_before_and_names_what_is_behind() {
     let p = Place::with_volume();

@@ -1,5 +1,7 @@
 //! The last argument of a command if it is a symbolic link, a pipe or a device, and the last path
 //! components that are refused.
+//!
+//! Contract: copies
 
 use std::fs;
 use std::os::unix::fs::symlink;

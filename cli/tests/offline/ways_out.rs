@@ -1,5 +1,7 @@
 //! Damage and its way out: what is left is read, what cannot be mended is refused with a next step, and
 //! following the steps that are printed ends the damage.
+//!
+//! Contract: rot.salvage
 
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt;

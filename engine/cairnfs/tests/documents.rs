@@ -132,23 +132,26 @@ fn named_files_and_tests_exist() {
     assert!(missing.is_empty(), "{missing:#?}");
 }
 
-/// A mistake on purpose shows that some claim of the contract is tested: which, is told there.
+/// A mistake on purpose shows that some promise of the contract is tested: which, is told there.
+/// That the promise exists, and that the page of tests has the mistake, is shown by `contract.rs`.
 #[test]
 fn every_mistake_on_purpose_has_its_claim() {
     let source = read("engine/disk/src/fault.rs");
     let list = source.split_once("pub enum InjectedFault {").unwrap().1;
     let list = list.split_once("\n}").unwrap().0;
-    let names = list
-        .lines()
-        .map(str::trim)
-        .filter(|l| !l.is_empty() && !l.starts_with("///"));
-    let made: BTreeSet<String> = names.map(|l| l.trim_end_matches(',').to_owned()).collect();
-    let contract = read("docs/contract.md");
-    let table = contract.split_once("## Claim by claim").unwrap().1;
-    let rows = table.lines().filter_map(|row| row.split('|').nth(3));
-    let told: BTreeSet<String> = rows.flat_map(code_spans).collect();
-    assert!(made.len() > 20);
-    assert_eq!(told, made);
+    let lines: Vec<&str> = list.lines().map(str::trim).collect();
+    let made = lines
+        .iter()
+        .filter(|l| l.ends_with(',') && !l.starts_with("///"));
+    assert!(made.count() > 20);
+    for pair in lines.windows(2) {
+        let named = pair[1].ends_with(',') && !pair[1].starts_with("///");
+        assert!(
+            !named || pair[0].starts_with("/// Contract: "),
+            "{} breaks no promise",
+            pair[1]
+        );
+    }
 }
 
 #[test]

@@ -1,4 +1,6 @@
 //! Volumes whose front was overwritten, and volumes whose copies of the superblock were.
+//!
+//! Contract: rot.front
 
 #![allow(
     clippy::unwrap_used,

@@ -1,5 +1,7 @@
 //! Invalid index trees with valid checksums: each is opened, read, used and checked, some by a
 //! process of its own with limited address space and processor time.
+//!
+//! Contract: hostile
 
 #![allow(
     clippy::unwrap_used,

@@ -127,6 +127,7 @@ fn leaf_of_entries(base: &Base) -> (u64, u64) {
     (node, dir)
 }
 
+/// Contract: rot.salvage
 #[test]
 fn listing_gives_all_other_entries_and_then_fails_once() {
     let base = &*BASE;
@@ -175,6 +176,7 @@ fn listing_gives_all_other_entries_and_then_fails_once() {
 
 /// Entries whose inodes, names or contents are hidden are listed; what is not hidden can be removed,
 /// and what is removed is gone after a merge.
+/// Contract: rot.salvage
 #[test]
 fn what_can_be_read_is_removed_beside_any_damaged_leaf() {
     let base = &*BASE;
@@ -305,6 +307,7 @@ fn removal_changes_nothing_of_sound_volumes() {
 }
 
 /// What is in other nodes stays as it is, under its name if that is known.
+/// Contract: rot.salvage
 #[test]
 fn removal_leaves_the_rest_and_a_sound_volume() {
     let base = &*BASE;

@@ -1,5 +1,7 @@
 //! Volumes whose record of free space is damaged, with and without snapshots that only the log has: all
 //! of them are read, and none is changed.
+//!
+//! Contract: rot.space
 
 #![allow(
     clippy::unwrap_used,

@@ -1,5 +1,7 @@
 //! Lookups of "." and ".." as a kernel sends them for file handles, tested without a kernel:
 //! untrusted inode numbers occupy no memory, and no inode is found that is deleted or about to be.
+//!
+//! Contract: posix.handles
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -92,6 +92,7 @@ fn mode_and_list(ops: &Ops, ino: u64) -> (u32, Acl, u32) {
 /// Each change is atomic for readers: during a change they find the state before it or after it. If
 /// a reader finds the same mode twice within one change, the list it read in between belongs to
 /// that mode.
+/// Contract: atomic.attributes
 #[test]
 fn concurrent_readers_see_matching_mode_and_list() {
     let ops = ops(64 << 20);
@@ -144,6 +145,7 @@ fn concurrent_readers_see_matching_mode_and_list() {
 }
 
 /// The refusal comes before any change of mode or list.
+/// Contract: atomic.attributes
 #[test]
 fn full_volume_refuses_list_and_keeps_mode() {
     let ops = ops(16 << 20);

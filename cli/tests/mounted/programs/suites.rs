@@ -1,5 +1,7 @@
 //! The test suites of CPython's and Go's libraries, with their temporary directory on a mount and
 //! on ext4: each test must end in the same way, except for those in the table of docs/testing.md.
+//!
+//! Contract: posix
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

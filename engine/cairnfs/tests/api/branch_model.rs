@@ -296,6 +296,7 @@ impl Modelled {
 proptest! {
     #![proptest_config(ProptestConfig { cases: size(16, 48), ..ProptestConfig::default() })]
 
+    /// Contract: branch
     #[test]
     fn branches_agree_with_a_model(
         pressure in prop_oneof![

@@ -1,6 +1,8 @@
 //! The cost of a change depends on the change, not on the size of the inode: it is the same on a
 //! large inode and on a tiny one, with a warm and with a cold cache. Measured by counters; times
 //! are printed.
+//!
+//! Contract: durable.cost
 
 use std::collections::HashMap;
 use std::sync::Arc;

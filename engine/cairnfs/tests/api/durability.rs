@@ -1,5 +1,7 @@
 //! The cost of an fsync, measured by counters. Other tests check by power cuts which changes are
 //! durable after it.
+//!
+//! Contract: durable.cost
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -239,6 +241,7 @@ fn durable_mark_is_written_once_for_what_became_durable() {
     assert_eq!(cost_of_sync(), 0);
 }
 
+/// Contract: durable.sync
 #[test]
 fn sync_through_covers_thousand_changes_with_one_flush() {
     let fs = quiet();
@@ -284,6 +287,7 @@ fn sync_through_sequence_of_other_volume_syncs_once() {
     assert!(!fs.is_durable(sequence));
 }
 
+/// Contract: durable.write
 #[test]
 fn sync_open_options_sync_each_write() {
     let volume = super::volume();

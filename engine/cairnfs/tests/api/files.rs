@@ -189,6 +189,7 @@ fn unlinked_files_live_until_closed() {
     assert_eq!(names(&v, "/"), ["f"]);
 }
 
+/// Contract: stale
 #[test]
 fn sparse_files_report_data_and_holes() {
     let v = volume();
@@ -253,6 +254,7 @@ fn copies_keep_contents_mode_and_holes() {
     assert_eq!(v.copy("empty", "empty2").unwrap(), 0);
 }
 
+/// Contract: rot
 #[test]
 fn files_of_many_sizes_are_read_back() {
     let v = volume();
@@ -276,6 +278,7 @@ fn files_of_many_sizes_are_read_back() {
     fails(v.read_to_string("f"), ErrorKind::InvalidData);
 }
 
+/// Contract: failure.read, copies
 #[test]
 fn bad_block_fails_only_reads_of_it() {
     const BAD: usize = 20;

@@ -219,6 +219,7 @@ fn prepared() -> Volume {
     volume
 }
 
+/// Contract: posix.flags
 #[test]
 fn append_only_and_immutable_refuse_listed_changes() {
     let flagged = [
@@ -299,6 +300,7 @@ fn only_nodump_is_inherited() {
     assert!(matches!(refused.cause(), Error::Unsupported(_)));
 }
 
+/// Contract: posix.flags
 #[test]
 fn data_written_before_immutable_flag_is_kept() {
     let volume = prepared();

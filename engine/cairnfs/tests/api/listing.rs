@@ -1,5 +1,7 @@
 //! Listings of directories that change meanwhile: they end, and names that stay are listed exactly
 //! once.
+//!
+//! Contract: posix.listing
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -530,6 +532,7 @@ impl Begun {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(size(48, 192)))]
 
+    /// Contract: posix.listing
     #[test]
     fn listings_during_changes_match_model(
         pressure in prop_oneof![

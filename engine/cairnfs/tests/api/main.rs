@@ -2,6 +2,9 @@
 //!
 //! Uses only items that the crate exports. Each test has its own volume, in memory unless it is
 //! opened twice.
+//!
+//! Contract: posix
+
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,

@@ -157,6 +157,7 @@ fn very_deep_tree_is_removed() {
     assert_eq!(names(&v, "/"), [""; 0]);
 }
 
+/// Contract: posix.overlay
 #[test]
 fn rename_leaves_whiteout() {
     let v = volume();
@@ -195,6 +196,7 @@ fn rename_leaves_whiteout() {
     assert!(!v.exists("a").unwrap());
 }
 
+/// Contract: dependency.data
 #[test]
 fn renames_replace_refuse_or_exchange() {
     let v = volume();

@@ -1,6 +1,8 @@
 //! Volumes with a long log, opened read-only with a small memory budget: the files are the same as
 //! after an ordinary recovery, memory stays within the budget, and no byte of the volume is
 //! changed.
+//!
+//! Contract: readonly
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -186,6 +188,7 @@ fn memory_and_file(volume: &Volume) -> (u64, u64) {
     )
 }
 
+/// Contract: readonly
 #[test]
 fn read_only_replay_of_long_log_stays_within_budget() {
     let little = read_only(killed(), LITTLE).unwrap();
@@ -228,6 +231,7 @@ fn same_bytes(one: &Path, other: &Path) -> bool {
     })
 }
 
+/// Contract: readonly
 #[test]
 fn read_only_opens_leave_image_unchanged() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,6 +1,8 @@
 //! Times are ordered like the calls that set them, and are not changed for a front end that
 //! maintains them itself. Times that are set in place, without a transaction, survive a power cut
 //! like others and take no reservation.
+//!
+//! Contract: posix.times
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -32,6 +32,7 @@ fn check(v: &Volume) {
     assert_eq!(names(v, "a"), ["b", "large", "link"]);
 }
 
+/// Contract: durable.fsync
 #[test]
 fn volume_in_file_keeps_contents_when_reopened() {
     let dir = tempfile::tempdir().unwrap();
@@ -137,6 +138,7 @@ impl Device for FailingReads {
     }
 }
 
+/// Contract: failure.read
 #[test]
 fn each_close_reports_data_that_was_not_written() {
     let options = VolumeOptions::new().durability_interval(None);

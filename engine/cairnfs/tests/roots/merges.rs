@@ -1,4 +1,6 @@
 //! Publishing branches and restoring earlier states.
+//!
+//! Contract: roots.whole
 
 use std::path::PathBuf;
 

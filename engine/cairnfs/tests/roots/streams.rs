@@ -147,6 +147,7 @@ fn branches_are_not_sent() {
 }
 
 /// A stream that is cut anywhere, or of which any bit is wrong, leaves nothing.
+/// Contract: roots.whole
 #[test]
 fn receive_cut_anywhere_leaves_nothing() {
     let from = volume();

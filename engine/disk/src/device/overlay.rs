@@ -338,6 +338,7 @@ mod tests {
         assert_eq!(overlay.size(), BLOCKS * SECTOR);
     }
 
+    /// Contract: readonly
     #[test]
     fn temporary_file_error_names_directory_and_tmpdir() {
         let dir = tempfile::tempdir().unwrap();

@@ -628,6 +628,7 @@ mod tests {
         }
     }
 
+    /// Contract: hostile
     #[test]
     fn overlapping_cells_are_refused() {
         let items = (0..2).map(|i| (Key::inode(i), vec![7; 40])).collect();
@@ -670,6 +671,7 @@ mod tests {
             }
         }
 
+        /// Contract: hostile
         #[test]
         fn corrupt_node_with_valid_checksum_never_panics(
             flips in proptest::collection::vec((0usize..NODE_SIZE, any::<u8>()), 1..8)

@@ -3,6 +3,8 @@
 //!
 //! `CAIRNFS_MUTATIONS=N` sets the number of mutations, `CAIRNFS_MUTATION_SEED=N` tries one seed,
 //! `CAIRNFS_MUTATION_BASE=NAME` damages one base only.
+//!
+//! Contract: readonly, rot, hostile
 
 #![allow(
     clippy::unwrap_used,

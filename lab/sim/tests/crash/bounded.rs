@@ -1,5 +1,7 @@
 //! All sequences of one step, and of two and three steps those that the tier has: a sample in the
 //! short one, all of two and a larger sample of three in the deep one, all of three on request.
+//!
+//! Contract: atomic
 
 use cairnfs_sim::explore::Depth;
 use cairnfs_sim::workload::{Bounded, base_volume};

@@ -1,5 +1,7 @@
 //! Histories of several branches: the power fails at every write, and each branch must be there with
 //! files that its own calls allow.
+//!
+//! Contract: branch
 
 use crate::support::pressed_history;
 

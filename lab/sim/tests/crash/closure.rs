@@ -1,5 +1,7 @@
 //! What an fsync must include and what it must leave out: a history for each rule of the dependency
 //! closure.
+//!
+//! Contract: dependency
 
 use cairnfs_sim::explore::Depth;
 use cairnfs_sim::record::{VOLUME_SIZE, fresh_volume};
@@ -53,6 +55,7 @@ fn fsync_includes_partners_of_rename() {
 }
 
 /// Rule: the new use of a name depends on the removal of its old use, through any number of inodes.
+/// Contract: dependency
 #[test]
 fn fsync_of_reused_name_includes_its_earlier_uses() {
     history(
@@ -69,6 +72,7 @@ fn fsync_of_reused_name_includes_its_earlier_uses() {
 }
 
 /// Rule: a directory is removed only if its entries are removed, wherever they were moved.
+/// Contract: dependency
 #[test]
 fn removed_directory_includes_removal_of_its_entries() {
     history(
@@ -84,6 +88,7 @@ fn removed_directory_includes_removal_of_its_entries() {
 
 /// Rule: the entry count of a directory counts the entries that survive, and not those that an
 /// fsync leaves out.
+/// Contract: dependency
 #[test]
 fn entry_count_excludes_entries_left_out_of_fsync() {
     history(
@@ -110,6 +115,7 @@ fn inode_changed_again_after_fsync() {
 }
 
 /// Rule: an fsync of a directory includes all its entries, with everything in their transactions.
+/// Contract: durable.directory
 #[test]
 fn fsync_of_directory_includes_its_entries() {
     history(
@@ -119,6 +125,7 @@ fn fsync_of_directory_includes_its_entries() {
 }
 
 /// Rule: one flush makes data and record durable, and a record without its data is ignored.
+/// Contract: dependency.data
 #[test]
 fn staged_data_is_durable_with_its_record() {
     history(
@@ -159,6 +166,7 @@ fn staged_data_is_durable_before_whole_context() {
 }
 
 /// Rule: data that is written together for many files is durable before the context that names it.
+/// Contract: dependency.data
 #[test]
 fn data_of_many_files_is_durable_before_their_context() {
     let mut text = String::from("mkdir d;");
@@ -208,6 +216,7 @@ fn fsync_with_large_closure_writes_whole_context() {
 }
 
 /// Rule: changes of an inode's attributes survive in order, including its size and its entry count.
+/// Contract: dependency.inode
 #[test]
 fn attributes_of_one_inode_survive_in_order() {
     history(
@@ -222,6 +231,7 @@ fn attributes_of_one_inode_survive_in_order() {
 
 /// Rule: a size set by truncation survives before later attributes, even if data below it is not
 /// written yet.
+/// Contract: dependency.inode
 #[test]
 fn truncation_of_unwritten_data_precedes_attributes() {
     history("create f; write f 0 9000; truncate f 5000; chmod f 384; merge; sync");
@@ -247,6 +257,7 @@ fn times_survive_with_their_changes() {
 /// Inode flags behave like other attributes: an fsync includes them, and they survive in order.
 /// Calls that they refuse change nothing, and flags inherited from a directory survive with the new
 /// inode.
+/// Contract: posix.flags
 #[test]
 fn inode_flags_survive_with_their_inode() {
     history(

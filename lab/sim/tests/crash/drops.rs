@@ -1,5 +1,7 @@
 //! Histories of dropped snapshots: the power fails at every write. A snapshot is gone for good or
 //! whole, the others have their files, and in the end nothing is in use that no root has.
+//!
+//! Contract: snapshot.drop
 
 use crate::support::{history, pressed_history};
 

@@ -1,4 +1,6 @@
 //! Histories that broke earlier designs of this file system, each with the rule that it tests.
+//!
+//! Contract: atomic
 
 use cairnfs::fs::{MakeOptions, Options, make_device};
 use cairnfs_disk::format::checksum::name_hash;
@@ -55,6 +57,7 @@ fn freed_space_is_not_reused_within_unverified_log() {
 }
 
 /// Rule: of two changes of an item the later one wins, however they reached the log.
+/// Contract: dependency
 #[test]
 fn later_change_of_an_item_wins() {
     history(
@@ -64,6 +67,7 @@ fn later_change_of_an_item_wins() {
 }
 
 /// Rule: directories moved on the path to the root are part of the dependency closure.
+/// Contract: dependency
 #[test]
 fn moved_directories_form_no_cycle() {
     history(
@@ -74,6 +78,7 @@ fn moved_directories_form_no_cycle() {
 }
 
 /// Rule: the removal of a directory depends on the removal of its entries.
+/// Contract: dependency
 #[test]
 fn directory_removal_depends_on_entry_removal() {
     history(
@@ -83,6 +88,7 @@ fn directory_removal_depends_on_entry_removal() {
 }
 
 /// Rule: the new use of a name depends on its earlier use.
+/// Contract: dependency
 #[test]
 fn reused_name_depends_on_earlier_use() {
     history("mkdir d; create d/f; write d/f 0 100; sync; unlink d/f; create d/f; fsync d/f; merge");

@@ -67,6 +67,7 @@ fn unsynced_changes_may_be_lost() {
     verdict("create f; sync; write f 0 9000", |tree| cut(tree, "f", 0)).unwrap();
 }
 
+/// Contract: durable.fsync, durable.sync
 #[test]
 fn synced_changes_may_not_be_lost() {
     for text in ["create f; fsync f", "create f; sync", "create f; fsync ."] {
@@ -88,6 +89,7 @@ fn synced_changes_may_not_be_lost() {
     });
 }
 
+/// Contract: atomic
 #[test]
 fn rename_is_atomic() {
     assert_breaks("atomic", "create f; sync; rename f g", |tree| {
@@ -100,6 +102,7 @@ fn rename_is_atomic() {
     });
 }
 
+/// Contract: dependency.data
 #[test]
 fn rename_over_file_needs_its_data() {
     assert_breaks(
@@ -109,6 +112,7 @@ fn rename_over_file_needs_its_data() {
     );
 }
 
+/// Contract: dependency
 #[test]
 fn entry_needs_earlier_move_of_its_directory() {
     let text = "mkdir d; mkdir e; sync; rename d e/d; create e/d/f";
@@ -128,6 +132,7 @@ fn node<'t>(tree: &'t mut Tree, name: &str) -> &'t mut Node {
     tree.nodes.get_mut(&ino).unwrap()
 }
 
+/// Contract: dependency
 #[test]
 fn entry_needs_earlier_attributes_of_its_directory() {
     let text = "mkdir d; sync; chmod d 448; create d/f; fsync d/f";
@@ -144,6 +149,7 @@ fn entry_needs_earlier_attributes_of_its_directory() {
     });
 }
 
+/// Contract: dependency.inode
 #[test]
 fn truncation_needs_earlier_attributes() {
     let text = "create f; write f 0 9000; sync; chmod f 384; truncate f 0";
@@ -167,6 +173,7 @@ fn date(tree: &mut Tree, name: &str, text: &str) {
     node(tree, name).times = before.unwrap();
 }
 
+/// Contract: dependency.times
 #[test]
 fn times_survive_with_the_change_that_set_them() {
     let made = "create f; write f 0 5000; fsync f";
@@ -219,6 +226,7 @@ fn directory_times_may_survive_without_entries() {
     .unwrap();
 }
 
+/// Contract: dependency.inode
 #[test]
 fn written_data_needs_cleared_set_id_bits() {
     // The steps write as root, which keeps set-id bits, so this run makes the calls itself.
@@ -243,6 +251,7 @@ fn written_data_needs_cleared_set_id_bits() {
     assert_eq!(violation.promise, "dependency order", "{violation}");
 }
 
+/// Contract: dependency.data
 #[test]
 fn grown_size_needs_its_data() {
     let text = "create f; write f 0 100; sync; append f 100";
@@ -252,6 +261,7 @@ fn grown_size_needs_its_data() {
     });
 }
 
+/// Contract: stale
 #[test]
 fn truncated_bytes_do_not_reappear() {
     let text = "create f; write f 0 5000; sync; truncate f 100; truncate f 5000; sync";
@@ -266,6 +276,7 @@ fn truncated_bytes_do_not_reappear() {
     assert!(violation.is_err());
 }
 
+/// Contract: atomic.data, rot
 #[test]
 fn bytes_and_names_never_written_are_rejected() {
     assert_breaks("no stale or rotten bytes", "create f; sync", |tree| {

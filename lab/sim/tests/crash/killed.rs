@@ -1,5 +1,7 @@
 //! A process is killed, and later the power fails: what the dead process left in the disk's cache
 //! must be durable before a later process builds on it.
+//!
+//! Contract: durable.fsync, durable.opening
 
 use cairnfs_sim::disk::{Fault, Kind};
 use cairnfs_sim::explore::Depth;

@@ -2,6 +2,9 @@
 //!
 //! Every failure prints its steps and the id of its state; [`support::replay`] tries that state
 //! alone.
+//!
+//! Contract: atomic, dependency, durable.fsync, durable.directory, durable.sync, readonly
+//! Contract: rot.front
 
 #![allow(
     clippy::unwrap_used,

@@ -1,4 +1,6 @@
 //! Named histories of the kinds that broke the log replay of btrfs, ext4 and other file systems.
+//!
+//! Contract: atomic
 
 use cairnfs::fs::{Options, Pressure};
 use cairnfs_sim::explore::Depth;
@@ -36,6 +38,7 @@ fn exchange_of_names() {
     );
 }
 
+/// Contract: atomic, posix.overlay
 #[test]
 fn rename_with_whiteout() {
     history("create a; write a 0 5000; sync; whiteout a b; fsync b; unlink a; create a; fsync a");
@@ -57,6 +60,7 @@ fn open_file_replaced_by_rename() {
     );
 }
 
+/// Contract: dependency.data
 #[test]
 fn replaced_file_is_old_or_complete_new_one() {
     history("create f; write f 0 9000; sync; create t; write t 0 12000; rename t f");
@@ -168,11 +172,13 @@ fn change_many_files(mode: u32, change: &str, argument: u32) {
 }
 
 /// Each file has its new size without set-id bits, or its old size with them.
+/// Contract: atomic.attributes
 #[test]
 fn truncation_of_many_files_clears_set_id_bits() {
     change_many_files(0o6755, "truncate-as", 10);
 }
 
+/// Contract: atomic.attributes
 #[test]
 fn access_lists_set_on_many_files() {
     change_many_files(0o600, "setlist", 0o770);
@@ -185,6 +191,7 @@ fn fifos_and_symlinks() {
     );
 }
 
+/// Contract: atomic.rest
 #[test]
 fn orphans() {
     history(

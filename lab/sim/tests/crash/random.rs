@@ -1,4 +1,6 @@
 //! Long random workloads. Proptest shrinks a failing one to the steps that it needs.
+//!
+//! Contract: atomic
 
 use cairnfs_sim::explore::Depth;
 use cairnfs_sim::record::{VOLUME_SIZE, fresh_volume};

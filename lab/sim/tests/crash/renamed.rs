@@ -3,6 +3,8 @@
 //!
 //! Each history runs twice: with merges in one step, and with merges and replays that handle one
 //! key at a time, so that the power also fails between an entry and its name items.
+//!
+//! Contract: dependency, posix.listing
 
 use crate::hazards::NEIGHBOURS;
 use crate::replay::history_in_steps;

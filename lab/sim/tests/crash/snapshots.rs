@@ -1,5 +1,7 @@
 //! Histories of snapshots: the power fails at every write, and each snapshot must be there with the
 //! files that it was made of.
+//!
+//! Contract: snapshot
 
 use cairnfs_sim::record::{VOLUME_SIZE, fresh_volume, pressed};
 use cairnfs_sim::workload::{after, record, record_as, steps};

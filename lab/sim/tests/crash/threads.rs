@@ -2,6 +2,8 @@
 //! was the flush leader.
 //!
 //! The disk events differ from run to run, so a failure has no id for a replay.
+//!
+//! Contract: durable.fsync
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -88,6 +90,7 @@ fn assert_kept(image: Image, at: usize, promised: &[Promised]) {
     }
 }
 
+/// Contract: durable.sync
 #[test]
 fn concurrent_fsyncs_keep_every_promised_file() {
     let (mut states, mut disks, mut most) = (0u64, HashSet::new(), 0);

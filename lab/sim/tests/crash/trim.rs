@@ -1,6 +1,8 @@
 //! All free space is discarded between the calls and concurrently with them. A discarded block of
 //! the simulated disk reads as bytes that no call wrote, so discarding a block that is in use, or
 //! may be in use after a power failure, is detected.
+//!
+//! Contract: atomic
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;

@@ -1,5 +1,7 @@
 //! Shared attribute values: whatever is lost in a crash, the use count of each value is correct,
 //! and a value exists while it has uses. The offline check compares the counts in every state.
+//!
+//! Contract: atomic.attributes
 
 use cairnfs::fs::{FileSystem, Options};
 use cairnfs_sim::explore::Depth;
@@ -56,6 +58,7 @@ fn fsync_makes_shared_value_durable() {
 
 /// The attributes with which a file is created (an inherited access control list) survive with the
 /// file.
+/// Contract: atomic.attributes
 #[test]
 fn created_file_survives_with_its_attributes() {
     history(

@@ -1,5 +1,7 @@
 //! Histories of calls on whole roots: the power fails at every write, and all named roots are as
 //! before or as after the call.
+//!
+//! Contract: roots, roots.whole
 
 use cairnfs_sim::record::{VOLUME_SIZE, fresh_volume, pressed};
 use cairnfs_sim::whole::{History, Unmounted, check};
@@ -69,6 +71,7 @@ fn dropped_branch_feeds_its_snapshot() {
 /// With cuts while checkpoints are made, read and stored: unwritten blocks are written in place, what
 /// a checkpoint has is overwritten, roots are dropped meanwhile, and a checkpoint is stored without the
 /// volume's knowledge.
+/// Contract: checkpoint
 #[test]
 fn checkpoints_are_known_and_complete() {
     tried(

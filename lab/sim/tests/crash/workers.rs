@@ -1,5 +1,7 @@
 //! The same with worker threads: pushes and merges run concurrently with the calls. The disk events
 //! then differ from run to run, so a failure has no id for a replay; the promises are the same.
+//!
+//! Contract: atomic
 
 use std::time::Duration;
 

@@ -3,6 +3,8 @@
 //!
 //! The file has more extents than fit into an index node, and is overwritten where the index has
 //! not been read yet. All other files are new, so their writeback reads nothing.
+//!
+//! Contract: failure.read
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};

@@ -2,6 +2,8 @@
 //!
 //! The power fails in syncs, in the steps of merges, and between removals. Whatever is recovered,
 //! it can be filled again, everything in it can be removed, and then all space is free.
+//!
+//! Contract: failure.removal
 
 use std::sync::Arc;
 

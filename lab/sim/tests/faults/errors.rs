@@ -1,4 +1,6 @@
 //! A write or flush fails, once or permanently: the volume stops, reports why, and loses nothing.
+//!
+//! Contract: failure.write
 
 use std::sync::Arc;
 
@@ -171,6 +173,7 @@ fn every_call(work: &Workload, kind: Kind, step: usize, count: &mut Count) {
     }
 }
 
+/// Contract: failure.write
 #[test]
 fn failed_write_or_flush_stops_volume_at_every_call() {
     let mut count = Count::default();

@@ -3,6 +3,8 @@
 //! The operation that needs space is refused and leaves the tree unchanged. Operations that need
 //! none, or free some, are not refused, and all space is free again in the end. Power failures
 //! meanwhile lose nothing.
+//!
+//! Contract: failure.space, failure.removal
 
 use std::sync::Arc;
 
@@ -275,6 +277,7 @@ fn refusal(start: &Image, filler: Filler, done: u64, uses_up: bool) {
     assert_eq!(settled, last, "{}", difference(&settled, &last));
 }
 
+/// Contract: failure.space
 #[test]
 fn full_volume_refuses_only_what_needs_space() {
     let (start, free) = nearly_full();

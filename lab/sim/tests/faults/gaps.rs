@@ -52,6 +52,7 @@ impl Device for Panics {
     }
 }
 
+/// Contract: failure.write
 #[test]
 fn panic_in_calling_thread_stops_volume() {
     let work = every_step();

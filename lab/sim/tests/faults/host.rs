@@ -5,6 +5,8 @@
 //! data waits in memory, reads continue; once there is space again, everything continues without a
 //! remount. Power failures in that state, and a process that ends in it, lose nothing that was
 //! promised.
+//!
+//! Contract: failure.host
 
 use std::sync::Arc;
 

@@ -1,5 +1,7 @@
 //! The disk fails while a volume is opened: the open fails, and another open loses nothing. If only a
 //! superblock cannot be read, the open may use another of its places.
+//!
+//! Contract: failure.read
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -174,6 +176,7 @@ fn log_to_be_merged() -> Image {
 }
 
 /// Mounts that are killed before their first merge use no more log space in total than one does.
+/// Contract: failure.space
 #[test]
 fn opens_killed_before_a_merge_do_not_fill_the_log() {
     let begun = |image: Image, n: u64| {

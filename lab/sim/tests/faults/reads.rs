@@ -1,4 +1,6 @@
 //! A read fails once: only its own call fails, unless that was a merge.
+//!
+//! Contract: failure.read
 
 use std::sync::Arc;
 
@@ -92,6 +94,7 @@ fn run(work: &Workload, trees: &[Tree], n: u64) -> Seen {
     seen
 }
 
+/// Contract: failure.read
 #[test]
 fn failed_read_fails_only_its_own_call() {
     let mut count = Count::default();

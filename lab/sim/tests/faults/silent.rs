@@ -3,6 +3,8 @@
 //!
 //! After each fault the volume is correct, or damage is reported: by a call, by the next open, or
 //! to a reader. The module documentation of `main.rs` describes the one undetectable case.
+//!
+//! Contract: rot, failure.write
 
 use std::sync::Arc;
 

@@ -4,6 +4,8 @@
 //! The file has more extents than one step frees. A failed truncation sets the new size and leaves
 //! the rest of its work to the next change of the size, or to the next opening; a removal whose
 //! name is gone succeeds, and leaves the rest to the next opening.
+//!
+//! Contract: stale
 
 use std::sync::Arc;
 

@@ -4,6 +4,8 @@
 //! Each call of the engine is atomic; a front end that makes two calls for one request leaves a
 //! state between them. Here everything is made durable after each call of the engine, so the states
 //! include a power failure between two calls, and the model treats the request as one.
+//!
+//! Contract: atomic.request
 
 #![allow(
     clippy::unwrap_used,
@@ -133,6 +135,7 @@ fn two_calls(fs: &FileSystem) {
     fs.forget(ino, 1);
 }
 
+/// Contract: atomic.request
 #[test]
 fn request_of_two_transactions_is_detected() {
     let start = base();

@@ -1,5 +1,7 @@
 //! The mounted tree is replaced, and the power fails at every write: all named roots are as before or
 //! as after the call, and what the mount was asked before and after is kept.
+//!
+//! Contract: atomic.request
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -1,6 +1,8 @@
 //! The mounted tree is replaced by another one, through the operations of a mount and without a
 //! kernel: which inodes go on, what is read and refused through the others, and what the kernel is
 //! told to forget.
+//!
+//! Contract: replace.mounted
 
 #![allow(
     clippy::unwrap_used,

@@ -1,6 +1,8 @@
 //! The mounted tree is replaced by another one, with a kernel: working directories and open files
 //! survive, what changed is seen, and nothing is mixed. Skipped without root or `/dev/fuse`, unless
 //! `CAIRNFS_REQUIRE_FUSE=1`; tests of rings also if the kernel has no FUSE over io_uring.
+//!
+//! Contract: replace.mounted
 
 #![allow(
     clippy::unwrap_used,

@@ -1,5 +1,7 @@
 //! Programs that have files open while the tree is replaced: what they know is of the tree before, and
 //! nothing of it gets into the new one, whichever of their files differ.
+//!
+//! Contract: replace.mounted
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Lines, Write};

@@ -199,6 +199,7 @@ fn refused_write_is_in_no_tree() {
 
 /// A write that returned after the write-back of a branch refuses its replacement, and is in the
 /// state before after the next attempt; a write into a replaced branch is refused.
+/// Contract: replace
 #[test]
 fn unwritten_data_refuses_replacement() {
     let device = Arc::new(MemoryDevice::new(16 << 20));
@@ -256,6 +257,7 @@ fn change_that_waits_for_a_merge_refuses_replacement() {
 
 /// The step that replaces a base takes the name of the merged branch away, and is refused if that
 /// branch has changed since.
+/// Contract: replace
 #[test]
 fn replacement_retires_branch() {
     let device = Arc::new(MemoryDevice::new(16 << 20));

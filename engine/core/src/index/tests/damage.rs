@@ -32,6 +32,7 @@ fn assert_corrupt<T: std::fmt::Debug>(result: cairnfs_disk::Result<T>) -> u64 {
     }
 }
 
+/// Contract: rot
 #[test]
 fn flipped_byte_is_found_and_its_block_named() {
     let bench = filled();
@@ -113,6 +114,7 @@ fn pointers_outside_data_area_or_unaligned_are_refused() {
     }
 }
 
+/// Contract: hostile
 #[test]
 fn nodes_with_keys_out_of_bounds_are_refused() {
     let mut bench = Bench::new(1 << 20);
@@ -175,6 +177,7 @@ fn last_child_inherits_upper_bound_of_ancestors() {
     assert_eq!(assert_corrupt(bench.step(changes, 1)), 108);
 }
 
+/// Contract: hostile
 #[test]
 fn exponential_tree_of_shared_nodes_is_refused() {
     let bench = Bench::new(1 << 20);
@@ -197,6 +200,7 @@ fn exponential_tree_of_shared_nodes_is_refused() {
     assert!(seen <= 10, "{seen} items of 10");
 }
 
+/// Contract: rot
 #[test]
 fn reader_of_old_tree_gets_old_items_or_error() {
     let mut bench = Bench::new(16 << 20);
@@ -212,6 +216,7 @@ fn reader_of_old_tree_gets_old_items_or_error() {
     bench.check();
 }
 
+/// Contract: failure.write
 #[test]
 fn failed_apply_leaves_old_tree_intact() {
     let largest = || (0..60_000).map(|i| (key(i), Some(vec![2; 100])));

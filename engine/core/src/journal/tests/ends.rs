@@ -431,6 +431,7 @@ struct Ends {
     shorter: u64,
 }
 
+/// Contract: rot.log
 #[test]
 fn only_what_lacks_durable_records_is_damage() {
     let mut ends = Ends::default();

@@ -1,6 +1,8 @@
 //! Random histories of superblocks on a disk that loses, keeps or tears each block of its cache in a
 //! power cut, and that loses one of the places of superblocks now and then. What is found afterwards
 //! is always the newest superblock that was durable, or the one that was being written.
+//!
+//! Contract: rot.front
 
 use std::collections::BTreeMap;
 

@@ -248,6 +248,7 @@ fn ranges_are_checked() {
     device.write(SIZE - 4096, &block).unwrap();
 }
 
+/// Contract: failure.truncated
 #[test]
 fn read_of_truncated_file_fails() {
     let (_dir, path) = image();
@@ -297,6 +298,7 @@ fn create_truncates_existing_image() {
     assert_eq!(block, [0; 4096]);
 }
 
+/// Contract: failure.truncated
 #[test]
 fn flush_reports_truncated_file() {
     let (_dir, path) = image();

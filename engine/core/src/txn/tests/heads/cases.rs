@@ -1,4 +1,6 @@
 //! The histories.
+//!
+//! Contract: roots
 
 use super::*;
 use crate::txn::RootPin;
