@@ -106,7 +106,7 @@ fn parse_sync_answer(answer: &[u8]) -> Vec<Loss> {
 }
 
 /// What was refused because a file had been replaced, for a message; `None` if nothing was. The kernel
-/// has said so to programs that closed the file or called fsync.
+/// says so at an fsync; at a close only if nothing has written the data back before, as a sync does.
 fn refused_as_stale(lost: &[Loss]) -> Option<String> {
     let stale = lost.iter().filter(|loss| loss.errno == libc::ESTALE);
     let paths: Vec<_> = stale.filter_map(|loss| loss.replaced.as_ref()).collect();
@@ -114,7 +114,7 @@ fn refused_as_stale(lost: &[Loss]) -> Option<String> {
     let more = others(paths.len());
     Some(format!(
         "programs that had {first}{more} open while a publish or restore replaced it have written to it \
-         after that: this was refused, as their fsync or close has told them, and is not in the new file"
+         after that: this was refused, as their next fsync tells them, and is not in the new file"
     ))
 }
 
