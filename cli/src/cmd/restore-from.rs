@@ -100,7 +100,14 @@ struct Summary {
 pub fn run(args: &Args) -> Result<ExitCode, AnyError> {
     let (stage, begun, zone) = (Stage::own()?, Instant::now(), local_zone());
     let ended = interruption(&stage)?;
-    let wrong = |e: Error| failure(&args.url, &e);
+    let wrong = |e: Error| {
+        let failed = failure(&args.url, &e);
+        if e.is_damage() {
+            failed.hint(way_out(&args.url))
+        } else {
+            failed
+        }
+    };
     inside::refuse_file(&args.url, &args.file)?;
     let file = WholeFile::make(&args.file, shown(&args.file), false, OTHERWISE)?;
     let opened = Opened::open(&args.url, &args.key, &ended)?;

@@ -137,7 +137,7 @@ pub fn roots(faults: Faults<'_>, text: &str) -> Outcome {
     trial(|tried| {
         let start = fresh_volume(VOLUME_SIZE).map_err(|e| e.to_string())?;
         let history = faults.run(|| History::record(start, &options(4), text))?;
-        let tally = faults.recover(|| history.explore(200));
+        let tally = faults.recover(|| history.explore(1000));
         *tried = tally.states;
         match tally.failures.first() {
             Some(failure) => Err(failure.to_string()),
