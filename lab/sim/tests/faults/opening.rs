@@ -27,8 +27,8 @@ const STATES: usize = 2;
 
 /// What an opening can do without.
 struct Spared {
-    /// The offsets of all places of the superblocks: another one is used.
-    superblocks: Vec<u64>,
+    /// The offsets of all places of the superblocks and of the durable mark: another one is used.
+    copied: Vec<u64>,
     /// The record of free space, which only reading does not need.
     space: Range<u64>,
 }
@@ -42,11 +42,12 @@ impl Spared {
         });
         let newest = newest.max_by_key(|s| s.generation.get()).unwrap();
         let copies = [0, 1].into_iter().flat_map(|slot| newest.copy_blocks(slot));
-        let blocks = SUPERBLOCK_SLOTS.into_iter().chain(copies);
+        let marks = newest.mark_blocks().map(|(block, _)| block);
+        let blocks = SUPERBLOCK_SLOTS.into_iter().chain(copies).chain(marks);
         let geometry = newest.geometry();
         let [from, to] = [geometry.table_start(0), geometry.data_start()];
         Self {
-            superblocks: blocks.map(|block| block * BLOCK as u64).collect(),
+            copied: blocks.map(|block| block * BLOCK as u64).collect(),
             space: from * BLOCK as u64..to * BLOCK as u64,
         }
     }
@@ -68,10 +69,10 @@ fn open_fails(recording: &Recording, image: &Image, moment: Moment, count: &mut 
             match opened.map(|_| ()) {
                 Err(error) => assert!(error.to_string().contains("simulated"), "{error}"),
                 Ok(()) => {
-                    // The superblock was taken from another of its places.
+                    // The superblock or the mark was taken from another of its places.
                     assert_eq!((hit.kind, fault), (Kind::Read, Fault::Error));
-                    assert!(spared.superblocks.contains(&hit.offset), "{hit:?}");
-                    count.add("a place of the superblock was not readable", 1);
+                    assert!(spared.copied.contains(&hit.offset), "{hit:?}");
+                    count.add("a place of the superblock or the mark was not readable", 1);
                     disk.cut();
                 }
             }
@@ -118,8 +119,7 @@ fn reading_fails(image: &Image, spared: &Spared, count: &mut Count) {
             return;
         };
         if let Ok(fs) = &opened {
-            let spared =
-                spared.superblocks.contains(&hit.offset) || spared.space.contains(&hit.offset);
+            let spared = spared.copied.contains(&hit.offset) || spared.space.contains(&hit.offset);
             assert!(spared, "{hit:?}");
             assert!(Tree::read(fs).unwrap() == whole, "{hit:?}");
         }
