@@ -225,7 +225,7 @@ fn is_older(volume: &Volume, older: &OlderState) -> Failure {
     ))
 }
 
-/// Says what the log has that is not exported.
+/// Tells how many log records the export leaves out, if there are any.
 fn tell_unapplied(volume: &Volume) {
     let name = volume.shown(b"");
     let log = match volume.fs().unapplied_log() {

@@ -561,7 +561,7 @@ pub struct DropProgress {
     pub kept: bool,
 }
 
-/// What the log of a volume has that was not applied, because it was opened without recovery.
+/// The log records that an opening without recovery did not apply.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct UnappliedLog {
     /// Sets of changes that are applied as a whole or not at all.

@@ -113,7 +113,8 @@ impl FileSystem {
         }))
     }
 
-    /// What the log has that this volume does not show, if it was opened without recovery.
+    /// Counts the log records that are newer than the newest superblock. A volume that was opened
+    /// without recovery does not show their changes.
     ///
     /// # Errors
     /// A log that cannot be read; the device's failure.

@@ -51,7 +51,7 @@ impl Core {
         fault::unless(InjectedFault::MarkMissing, || {
             let places = self.superblocks.newest().mark_blocks();
             let front_only = is_injected(InjectedFault::MarkUncopied);
-            let places = places.take(if front_only { 1 } else { usize::MAX });
+            let places = places.filter(|(_, place)| *place == 0 || !front_only);
             self.write_mark(durable, places)?;
             self.storage.flush_through(self.storage.stamp())
         })?;

@@ -1,4 +1,4 @@
-//! What an opening without recovery leaves in the log: how much, and up to which time.
+//! Counts the log records that an opening without recovery did not apply, and finds their newest time.
 
 use crate::inode::attrs::Attrs;
 use crate::journal::recover::{read_context, scan};
@@ -8,8 +8,8 @@ use cairnfs_disk::format::key::Kind;
 use cairnfs_disk::types::UnappliedLog;
 
 impl Core {
-    /// What the log has that the newest superblock lacks, of a volume that was opened without recovery.
-    /// A damaged log is read up to the damage.
+    /// Counts the log records that are newer than the newest superblock, on a volume that was opened
+    /// without recovery. A damaged log is read up to the damage.
     ///
     /// # Errors
     /// A log that cannot be read; the device's failure.
