@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use cairnfs::Error;
 use cairnfs::fs::{FileSystem, Options};
-use cairnfs_daemon::damage::unknown_space;
+use cairnfs_daemon::damage::{left_out, unknown_space};
 use cairnfs_daemon::failure::{Explain, Failure, shown};
 use cairnfs_daemon::reference::open_in;
 use cairnfs_disk::format::ROOT_INO;
@@ -163,6 +163,9 @@ impl Volume {
         }
         if let Some(damage) = &info.space {
             say!("cairnfs: {}: {}", shown(path), unknown_space(damage));
+        }
+        if info.left_out > 0 {
+            say!("cairnfs: {}: {}", shown(path), left_out(info.left_out));
         }
         Ok(Self {
             fs,

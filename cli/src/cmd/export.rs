@@ -158,8 +158,12 @@ pub fn run(args: Args) -> Result<ExitCode, AnyError> {
     }
     let lost = volume.fs().lost_log().explain(volume.shown(b""))?;
     let lost = lost.map(|lost| LostPaths::of(&volume, &lost));
-    let older = volume.fs().info().older;
-    let older = older.map(|older| is_older(&volume, &older));
+    let info = volume.fs().info();
+    let older = info.older.map(|older| is_older(&volume, &older));
+    let left_out = (info.left_out > 0).then(|| {
+        let missing = "what the log has for damaged parts of the index is missing";
+        Failure::new(volume.shown(b""), missing)
+    });
     let node = volume.find(&place.inside, LastLink::Follow);
     // It may be among what is lost.
     let node = node.inspect_err(|_| {
@@ -177,7 +181,7 @@ pub fn run(args: Args) -> Result<ExitCode, AnyError> {
     let progress = Progress::bytes("exporting", 0, args.quiet || args.json);
     let mut copier = Copier::new(Keep::ALL, &progress);
     let failures = lost.iter().flat_map(|lost| &lost.failures);
-    for failure in older.iter().chain(failures) {
+    for failure in older.iter().chain(&left_out).chain(failures) {
         copier.tell(failure);
     }
     match out {

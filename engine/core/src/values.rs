@@ -25,7 +25,7 @@ use cairnfs_disk::format::xattr::{SharedRef, ValueHash};
 use cairnfs_disk::prefetch::prefetch;
 use cairnfs_disk::shard::AtomicUnsummed;
 use cairnfs_disk::sync::Mutex;
-use cairnfs_disk::sync::atomic::{AtomicI64, Ordering};
+use cairnfs_disk::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
 /// Entries of a row.
 const WAYS: usize = 8;
@@ -287,6 +287,8 @@ pub struct Values {
     others: Box<[Arc<Memory>]>,
     /// Whether equal values are stored once.
     once: bool,
+    /// Whether trees may have lost values whose places are recorded.
+    lost: AtomicBool,
 }
 
 impl Values {
@@ -309,6 +311,7 @@ impl Values {
             last: memory(),
             sum,
             once: true,
+            lost: AtomicBool::new(false),
         }
     }
 
@@ -321,6 +324,17 @@ impl Values {
     /// Whether equal values are stored once, in memory and in the index.
     pub fn are_once(&self) -> bool {
         self.once
+    }
+
+    /// Records that a tree may have lost values whose places are recorded, because a damaged node was
+    /// cut out of it.
+    pub fn note_lost(&self) {
+        self.lost.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether [`Values::note_lost`] was called.
+    pub fn have_lost(&self) -> bool {
+        self.lost.load(Ordering::Relaxed)
     }
 
     fn with<R>(&self, hash: u64, f: impl FnOnce(&mut Shard) -> R) -> Option<R> {

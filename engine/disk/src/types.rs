@@ -444,6 +444,9 @@ pub struct VolumeInfo {
     pub older: Option<OlderState>,
     /// Damage of the record of free space, of a volume that is only read and needs none.
     pub space: Option<String>,
+    /// Number of items of the log that belong into damaged nodes of the index, and that a read-only
+    /// opening does not show.
+    pub left_out: u64,
 }
 
 /// The state of the merge before the last one, which is read without the log where the top of the

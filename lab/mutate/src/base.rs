@@ -18,6 +18,7 @@ use zerocopy::little_endian::U64;
 
 use crate::image::{Image, copy};
 use crate::layout::Layout;
+use crate::random::Random;
 use crate::seal;
 
 /// Size of every base but the largest in bytes: the minimum.
@@ -135,6 +136,84 @@ pub fn snapshot_in_log(size: u64) -> Base {
     })
 }
 
+/// A volume of hundreds of files, with changes of any of them, snapshots and branches that only the log
+/// has.
+pub fn roots_in_log(seed: u64) -> Base {
+    make_large("roots in the log", SIZE, |fs, _| {
+        let mut random = Random::new(seed);
+        let dirs: Vec<u64> = (0..4).map(|i| dir(fs, 1, &format!("dir-{i}"))).collect();
+        let mut files = Vec::new();
+        for i in 0..600 {
+            let (above, name) = (dirs[i % 4], format!("file-{i}"));
+            let ino = file(fs, above, &name, random.below(3000));
+            if random.once_in(8) {
+                set(fs, ino, "user.value", random.below(4000));
+            }
+            files.push((above, name, ino));
+        }
+        fs.merge().unwrap();
+        for n in 0..3 + random.below(60) {
+            if random.once_in(12) {
+                fs.snapshot(&format!("snapshot-{n}")).unwrap();
+            }
+            change_one(fs, (&dirs, &mut files), n, &mut random);
+        }
+        fs.snapshot("last").unwrap();
+        for n in 100..100 + random.below(20) {
+            change_one(fs, (&dirs, &mut files), n, &mut random);
+        }
+        fs.sync().unwrap();
+    })
+}
+
+/// Makes, changes, renames or removes one of the `files`.
+fn change_one(
+    fs: &FileSystem,
+    (dirs, files): (&[u64], &mut Vec<(u64, String, u64)>),
+    n: usize,
+    random: &mut Random,
+) {
+    let at = random.below(files.len());
+    let (above, name, ino) = files[at].clone();
+    let to = *random.pick(dirs);
+    match random.below(6) {
+        0 | 1 => {
+            let name = format!("new-{n}");
+            let ino = file(fs, to, &name, random.below(9000));
+            files.push((to, name, ino));
+        }
+        2 => {
+            let mode = SetAttr {
+                mode: Some(0o600),
+                ..SetAttr::default()
+            };
+            fs.setattr(ino, &mode).unwrap();
+        }
+        3 => {
+            fs.unlink(above, name.as_bytes()).unwrap();
+            files.swap_remove(at);
+        }
+        4 => {
+            let moved = format!("moved-{n}");
+            fs.rename(
+                above,
+                name.as_bytes(),
+                to,
+                moved.as_bytes(),
+                RenameMode::Replace,
+            )
+            .unwrap();
+            files[at] = (to, moved, ino);
+        }
+        _ => {
+            let bytes = contents(random.below(9000), n);
+            fs.write(ino, random.below(5000) as u64, &bytes, false)
+                .unwrap();
+            set(fs, ino, "user.value", random.below(4000));
+        }
+    }
+}
+
 /// A volume of thousands of files, whose index has two levels above its leaves, and nothing to merge
 /// in the log.
 pub fn thousands() -> Base {
@@ -167,7 +246,7 @@ fn make(name: &'static str, fill: fn(&FileSystem, &dyn Device)) -> Base {
     make_large(name, SIZE, fill)
 }
 
-fn make_large(name: &'static str, size: u64, fill: fn(&FileSystem, &dyn Device)) -> Base {
+fn make_large(name: &'static str, size: u64, fill: impl FnOnce(&FileSystem, &dyn Device)) -> Base {
     let recorder = Arc::new(Recorder {
         device: MemoryDevice::new(size),
         older: Mutex::default(),

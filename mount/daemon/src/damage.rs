@@ -1,5 +1,13 @@
 //! What users are told of damage with which a volume can still be read.
 
+/// What is said of a volume of which so many items of the log are not shown.
+pub fn left_out(items: u64) -> String {
+    format!(
+        "the log has items for damaged parts of the index, which are not shown ({items}); \
+         `cairnfs rm --damaged` keeps them"
+    )
+}
+
 /// What is said of a volume that is read without its record of free space.
 pub fn unknown_space(damage: &str) -> String {
     format!(

@@ -38,7 +38,7 @@ use cairnfs_fuse::{MountOptions, Sessions, status};
 
 use crate::backup_worker::{BackupWorker, Orders};
 use crate::commands::Commands;
-use crate::damage::unknown_space;
+use crate::damage::{left_out, unknown_space};
 use crate::exit::{Failure, failed};
 use crate::failure::shown;
 use crate::handover::control_socket::{Callers, ControlSocket, MountPolicy};
@@ -141,6 +141,9 @@ fn warn_of_damage(fs: &FileSystem) {
     let info = fs.info();
     if let Some(damage) = &info.space {
         say!("cairnfs mount: warning: {}", unknown_space(damage));
+    }
+    if info.left_out > 0 {
+        say!("cairnfs mount: warning: {}", left_out(info.left_out));
     }
     if let Some(older) = &info.older {
         let changed = older.changed.map_or("unknown".to_owned(), utc_time);

@@ -17,6 +17,7 @@ impl FileSystem {
         info.log_used = used * BLOCK_SIZE as u64;
         info.front = self.core().front();
         info.older = self.core().older().cloned();
+        info.left_out = self.core().left_out();
         info.space = self.core().space().unread().map(|error| error.to_string());
         info
     }
@@ -94,5 +95,6 @@ pub(super) fn volume_info(superblock: &Superblock) -> VolumeInfo {
         front: None,
         older: None,
         space: None,
+        left_out: 0,
     }
 }

@@ -163,16 +163,16 @@ impl<T: Target> Source<T> for Feed<'_> {
     }
 
     /// What is hidden may be taken for removed, so edits that only remove are done. Others need a
-    /// node: either the damaged one is cut out, or they fail.
+    /// node: the damaged one is cut out, or they are left out, or they fail.
     fn damaged(&mut self, out: &mut T, level: u8, bounds: &Bounds, damage: Error) -> Result<()> {
         self.first = self.first.filter(|key| !bounds.reaches(key));
-        let entered = out.enter_cut(level)?;
+        let entered = out.enter_cut(level, bounds, &damage)?;
         while let Some(key) = self.next_edit()?.filter(|key| bounds.reaches(key)) {
             self.last = Some(key);
             match self.edits.take_hidden(&key)? {
-                Some(_) if entered == 0 => return Err(damage),
-                Some(value) => out.put(&key, &value, true)?,
-                None => {}
+                Some(value) if entered > 0 => out.put(&key, &value, true)?,
+                Some(_) if !out.leaves_out() => return Err(damage),
+                _ => {}
             }
         }
         if self.ended {

@@ -134,8 +134,18 @@ pub trait NodeSpace {
     }
 
     /// Whether damaged nodes that edits lead to are cut out, with all that they hold. Otherwise they
-    /// stay, and edits that put something into them fail.
+    /// stay, and of edits that put something into them [`Self::leaves_out`] decides.
     fn cuts_damaged(&self) -> bool {
+        false
+    }
+
+    /// Called when the damaged node at `block` is cut out, with the first key that it may have held, and
+    /// the end of these keys, exclusive.
+    fn note_cut(&self, _block: u64, _keys: (Key, Option<Key>)) {}
+
+    /// Called for an edit that would put something into a damaged node, which is not cut out. Returns
+    /// whether that edit is left out; otherwise the apply fails.
+    fn leaves_out(&self) -> bool {
         false
     }
 

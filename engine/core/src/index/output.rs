@@ -14,7 +14,7 @@ use crate::index::bounds::Bounds;
 use crate::index::cache::CachedNode;
 use crate::index::nodes::{Made, Nodes};
 use crate::index::pack::{Origin, PackedCells, Packer};
-use crate::index::read::{child, no_cell};
+use crate::index::read::{child, no_cell, sound};
 use crate::index::walk::Target;
 use crate::index::{Index, NodeSpace, Tree};
 use cairnfs_disk::error::{Error, Result};
@@ -258,9 +258,12 @@ impl<'a> Output<'a> {
             level += 1;
         };
         self.nodes.flush()?;
-        // A root with a single child is replaced by the child.
+        // A root with a single child is replaced by the child. A damaged child stays the root.
         while top > 0 {
-            let node = self.nodes.index.load(&ptr, top)?;
+            let loaded = self.nodes.index.load(&ptr, top);
+            let Ok(node) = sound(loaded, &Bounds::default())? else {
+                break;
+            };
             if node.len() > 1 {
                 break;
             }
@@ -302,13 +305,18 @@ impl Target for Output<'_> {
         });
     }
 
-    fn enter_cut(&mut self, level: u8) -> Result<usize> {
+    fn enter_cut(&mut self, level: u8, bounds: &Bounds, damage: &Error) -> Result<usize> {
         // A tree without its root has nothing left.
         if !self.nodes.space.cuts_damaged() || self.path.is_empty() {
             return Ok(0);
         }
         self.open()?;
         self.nodes.counts.replaced += 1;
+        let first = bounds.from.unwrap_or(Key::first_of(0));
+        if let Error::Corrupt(damage) = damage {
+            let keys = (first, bounds.end);
+            self.nodes.space.note_cut(damage.block, keys);
+        }
         for level in (0..=level).rev() {
             self.path.push(Frame {
                 birth: u64::MAX,
@@ -318,6 +326,10 @@ impl Target for Output<'_> {
             });
         }
         Ok(usize::from(level) + 1)
+    }
+
+    fn leaves_out(&self) -> bool {
+        self.nodes.space.leaves_out()
     }
 
     fn pass(&mut self, i: usize) {

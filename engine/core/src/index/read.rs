@@ -175,7 +175,8 @@ impl Index {
         }
     }
 
-    /// Number of nodes of a tree. Reads its interior nodes.
+    /// Number of nodes of a tree. Reads its interior nodes. Of what is below a damaged node none
+    /// counts.
     ///
     /// # Errors
     /// As [`Index::get_with`].
@@ -190,8 +191,9 @@ impl Index {
         let Some(below) = level.checked_sub(1) else {
             return Ok(1);
         };
-        let node = self.load(ptr, level)?;
-        bounds.check(&node)?;
+        let Ok(node) = sound(self.load(ptr, level), bounds)? else {
+            return Ok(1);
+        };
         if below == 0 {
             return Ok(1 + node.len() as u64);
         }

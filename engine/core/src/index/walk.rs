@@ -51,8 +51,13 @@ pub(super) trait Target {
 
     /// Appends a node in the place of a damaged one at `level`, whose items are given up, and further
     /// ones down to a leaf. Returns how many; none if damaged nodes are left where they are.
-    fn enter_cut(&mut self, _level: u8) -> Result<usize> {
+    fn enter_cut(&mut self, _level: u8, _bounds: &Bounds, _damage: &Error) -> Result<usize> {
         Ok(0)
+    }
+
+    /// Whether an edit is left out that would put something into a damaged node that stays.
+    fn leaves_out(&self) -> bool {
+        false
     }
 
     /// Records that the path continues through child `i` of the last node.

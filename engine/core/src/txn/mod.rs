@@ -75,6 +75,7 @@ use crate::journal::signals::Signals;
 use crate::source::Source;
 use crate::space::Space;
 use crate::txn::checkpoint::Checkpoints;
+use crate::txn::damage::Cuts;
 use crate::txn::heads::Heads;
 use crate::values::Values;
 use cairnfs_disk::device::Storage;
@@ -83,6 +84,7 @@ use cairnfs_disk::format::checksum::name_hash;
 use cairnfs_disk::format::geometry::Geometry;
 use cairnfs_disk::format::record::Entry;
 use cairnfs_disk::mechanism::Mechanism;
+use cairnfs_disk::sync::atomic::{AtomicU64, Ordering};
 use cairnfs_disk::types::{LostFront, OlderState, Time};
 
 /// An open volume below the level of files: first the services that all parts share, then the
@@ -93,6 +95,12 @@ pub struct Core {
     read_only: bool,
     /// Whether merges cut out damaged nodes.
     cuts_damaged: bool,
+    /// What merges have cut out of the trees of heads.
+    cuts: Cuts,
+    /// The last context that was merged before the opening.
+    merged_before: u64,
+    /// Number of logged items that a read-only opening could not bring into damaged nodes.
+    left_out: AtomicU64,
     discard: bool,
     limits: Limits,
     index: Arc<Index>,
@@ -196,6 +204,11 @@ impl Core {
     /// Bytes of log that were replayed when the volume was opened.
     pub fn replayed(&self) -> u64 {
         self.replayed
+    }
+
+    /// Number of logged items that belong into damaged nodes, and that a read-only opening does not show.
+    pub fn left_out(&self) -> u64 {
+        self.left_out.load(Ordering::Relaxed)
     }
 
     /// What is lost of the log, if it is damaged and the volume was opened all the same.

@@ -9,6 +9,8 @@
 mod parted;
 mod survey;
 
+pub use parted::Cuts;
+
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashSet};
 
@@ -22,7 +24,7 @@ use crate::txn::damage::survey::Survey;
 use crate::txn::merge::{Ending, StepSpace, VolumeStep, write_roots};
 use crate::txn::roots::{RootItems, tree_of};
 use crate::txn::superblocks::volume_tree;
-use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::error::{Corruption, Error, Result};
 use cairnfs_disk::format::NODE_BLOCKS;
 use cairnfs_disk::format::item::decode_extent_at;
 use cairnfs_disk::format::key::Kind;
@@ -51,7 +53,10 @@ impl Core {
         self.check_changeable()?;
         // Nodes are born after the boundary of every root.
         self.merge()?;
-        let mut removed = RemovedDamage::default();
+        let mut removed = RemovedDamage {
+            nodes: self.cuts.blocks(),
+            ..RemovedDamage::default()
+        };
         self.merger
             .settled(self, || match self.rewrite(&mut removed) {
                 Err(Error::NoSpace) => Ok(Err(Error::NoSpace)),
@@ -69,8 +74,14 @@ impl Core {
             let tree = tree_of(&root.tree);
             let inherited = self.roots.merged_inherited(id);
             changed.trees.insert(id, (tree, inherited));
-            if root.state == RootState::Head {
-                self.rewrite_head((id, root), birth, &space, &mut changed, removed)?;
+            match root.state {
+                RootState::Head => {
+                    self.rewrite_head((id, root), birth, &space, &mut changed, removed)?;
+                }
+                RootState::Frozen if root.boundary > self.merged_before => {
+                    self.survey_frozen(&root, removed)?;
+                }
+                RootState::Frozen | RootState::Dropping => {}
             }
         }
         let freed = self.not_needed(&changed, removed)?;
@@ -105,6 +116,29 @@ impl Core {
         Ok(())
     }
 
+    /// Reports a frozen root that only the log had, if its merge has cut something out of its tree. What
+    /// belongs to that stays in the tree.
+    fn survey_frozen(&self, root: &Root, removed: &mut RemovedDamage) -> Result<()> {
+        let tree = tree_of(&root.tree);
+        let mut survey = match Survey::of(self, (root.origin, tree)) {
+            // Its nodes are reported with what no root has.
+            Err(Error::Corrupt(_)) => return Ok(()),
+            survey => survey?,
+        };
+        survey.repair()?;
+        let found = survey.end();
+        if found.nodes.is_empty() && !found.edits.is_empty() {
+            let lost = Corruption {
+                block: tree.ptr.block.get(),
+                what: "snapshot",
+                expected: "all that it had when it was made".into(),
+                found: "a tree without its damaged nodes".into(),
+            };
+            removed.still_damaged.push((root.name.clone(), lost));
+        }
+        Ok(())
+    }
+
     /// Makes the tree of a head without what is damaged.
     fn rewrite_head(
         &self,
@@ -115,7 +149,7 @@ impl Core {
         removed: &mut RemovedDamage,
     ) -> Result<()> {
         let old = tree_of(&root.tree);
-        let mut survey = match Survey::of(self, old) {
+        let mut survey = match Survey::of(self, (id, old)) {
             // Nothing is found without its top node. It is reported with the frozen ones, and can go as
             // a whole, except for main.
             Err(Error::Corrupt(_)) if id != self.main_root() => return Ok(()),
@@ -133,7 +167,7 @@ impl Core {
             .extend(losses.map(|loss| (name.clone(), loss)));
         removed.nodes.extend(found.nodes);
         let inherited = self.roots.merged_inherited(id);
-        step.enter(inherited, self.roots.merged_parent(id));
+        step.enter(id, (inherited, self.roots.merged_parent(id)));
         let space = CutSpace {
             step,
             made: RefCell::default(),

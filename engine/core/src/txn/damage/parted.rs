@@ -4,15 +4,50 @@ use crate::index::Unread;
 use cairnfs_disk::format::geometry::Geometry;
 use cairnfs_disk::format::item::{RawInode, S_IFLNK, S_IFMT, decode_extent_at, decode_inode};
 use cairnfs_disk::format::key::{Key, Kind};
+use cairnfs_disk::sync::Mutex;
+
+/// A range of keys: the first, and the end, exclusive; `None` for the last ones of a tree.
+type Range = (Key, Option<Key>);
+
+/// The damaged nodes that merges of this opening have cut out of the trees of heads: the root, the first
+/// block, and the range of keys of each.
+#[derive(Default)]
+pub struct Cuts(Mutex<Vec<(u32, u64, Range)>>);
+
+impl Cuts {
+    /// Adds the node at `block`, which was cut out of the tree of `root`.
+    pub fn note(&self, root: u32, block: u64, keys: Range) {
+        self.0.lock().push((root, block, keys));
+    }
+
+    /// The first blocks of all nodes.
+    pub fn blocks(&self) -> Vec<u64> {
+        self.0.lock().iter().map(|(_, block, _)| *block).collect()
+    }
+
+    /// What was cut out of the tree of `root`.
+    fn of(&self, root: u32) -> Vec<Range> {
+        let cuts = self.0.lock();
+        let of_root = cuts.iter().filter(|(of, ..)| *of == root);
+        of_root.map(|(.., keys)| *keys).collect()
+    }
+}
 
 /// The ranges of keys that damage hides, ascending.
-#[derive(Default)]
-pub(super) struct Parted(Vec<(Key, Option<Key>)>);
+pub(super) struct Parted(Vec<Range>);
 
 impl Parted {
+    /// What merges have cut out of the tree of `root`.
+    pub fn cut(root: u32, cuts: &Cuts) -> Self {
+        let mut ranges = cuts.of(root);
+        ranges.sort_unstable();
+        Self(ranges)
+    }
+
     /// Adds what cannot be read.
     pub fn hide(&mut self, unread: &Unread) {
-        self.0.push((unread.first, unread.end));
+        let at = self.0.partition_point(|(first, _)| *first <= unread.first);
+        self.0.insert(at, (unread.first, unread.end));
     }
 
     /// Whether there may be an item of this key that cannot be read.

@@ -119,11 +119,11 @@ pub(super) struct Survey<'a> {
 }
 
 impl<'a> Survey<'a> {
-    /// Scans all inodes.
+    /// Scans all inodes of the tree, of which some may have been cut out as that of the head `root`.
     ///
     /// # Errors
     /// Damage of the root node; the device's failure.
-    pub fn of(core: &'a Core, tree: Tree) -> Result<Self> {
+    pub fn of(core: &'a Core, (root, tree): (u32, Tree)) -> Result<Self> {
         let mut survey = Self {
             core,
             tree,
@@ -134,7 +134,7 @@ impl<'a> Survey<'a> {
             lost_found: None,
             found: Repair::default(),
         };
-        let mut parted = Parted::default();
+        let mut parted = Parted::cut(root, &core.cuts);
         let mut at: Option<Contents> = None;
         let whole = (&Key::first_of(0), &Key::last_of(u64::MAX));
         core.index.scan_readable(&tree, whole, &mut |found| {

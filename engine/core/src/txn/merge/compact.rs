@@ -103,7 +103,7 @@ fn pack_step(
         // Nothing was merged since the files were forked: a frozen root has all nodes.
         return Ok((None, 0));
     }
-    space.enter(inherited, core.roots.merged_parent(id));
+    space.enter(id, (inherited, core.roots.merged_parent(id)));
     let old = tree_of(&core.roots.merged(id).unwrap_or_default().tree);
     let full = || !space.has_room();
     let packed = match core.index.compact(&old, from, birth, &space, &full) {

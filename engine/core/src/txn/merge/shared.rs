@@ -223,6 +223,20 @@ impl<'a> SharedEdits<'a> {
         change.uses += uses;
     }
 
+    /// As [`Self::changed`], of a value that the tree has lost, or that is hidden. More uses bring it
+    /// back if it is in memory. Otherwise uses are given up: nothing counts them any more.
+    fn changed_lost(&mut self, mut change: Change) -> Result<Option<Cow<'static, [u8]>>> {
+        let (tree, place) = (self.items.number(), change.place);
+        if change.uses > 0 && change.new.is_none() {
+            change.new = self.values.at(tree, place);
+        }
+        if change.new.is_none() || change.uses < 0 {
+            self.values.forget(tree, place);
+            return Ok(None);
+        }
+        Ok(self.changed(change, None)?.map(Cow::Owned))
+    }
+
     fn changed(&mut self, change: Change, old: Option<&[u8]>) -> Result<Option<Vec<u8>>> {
         let place = change.place;
         let bad = |found: String| bad_value(0, place, found);
@@ -231,12 +245,16 @@ impl<'a> SharedEdits<'a> {
             (None, Some(new)) => (0, Some(new.bytes())),
             (None, None) => return Err(bad("nothing".into())),
         };
-        let uses = before.checked_add_signed(change.uses).ok_or_else(|| {
-            bad(format!(
-                "{before} uses, of which {} are given up",
-                -change.uses
-            ))
-        })?;
+        let uses = before.checked_add_signed(change.uses);
+        // A value that came back has fewer uses than there were; they are counted anew.
+        let uses = uses
+            .or(self.values.have_lost().then_some(1))
+            .ok_or_else(|| {
+                bad(format!(
+                    "{before} uses, of which {} are given up",
+                    -change.uses
+                ))
+            })?;
         let stays = uses > u64::from(is_injected(InjectedFault::ValueGoneEarly));
         let item = stays.then(|| encode_shared_value(uses, bytes.unwrap_or_default()));
         if !stays {
@@ -255,6 +273,12 @@ impl<'a> SharedEdits<'a> {
         let Some((_, new)) = self.apart.pop_front() else {
             return Err(Error::Invalid("an edit was taken twice"));
         };
+        if let (Some(new), Some(old)) = (&new, old)
+            && new.bytes() == old
+        {
+            // The item with the count was hidden.
+            return Ok(Some(old.to_vec()));
+        }
         if new.is_some() == old.is_some() {
             let expected = format!("bytes of a shared value under {:016x}", key.offset);
             let found = if old.is_some() { "others" } else { "nothing" };
@@ -289,6 +313,9 @@ impl Edits for SharedEdits<'_> {
         let Some((_, change)) = self.changes.pop_first() else {
             return Err(Error::Invalid("an edit was taken twice"));
         };
+        if old.is_none() && change.new.is_none() && self.values.have_lost() {
+            return self.changed_lost(change);
+        }
         Ok(self.changed(change, old)?.map(Cow::Owned))
     }
 
@@ -297,14 +324,9 @@ impl Edits for SharedEdits<'_> {
             let next = self.apart.pop_front().and_then(|(_, new)| new);
             return Ok(next.map(|value| value.bytes().to_vec().into()));
         }
-        match self.changes.first_entry() {
-            // Uses of a value that is hidden are given up: nothing counts them any more.
-            Some(first) if first.get().uses < 0 => {
-                let change = first.remove();
-                self.values.forget(self.items.number(), change.place);
-                Ok(None)
-            }
-            _ => self.take(key, None),
-        }
+        let Some((_, change)) = self.changes.pop_first() else {
+            return Err(Error::Invalid("an edit was taken twice"));
+        };
+        self.changed_lost(change)
     }
 }

@@ -18,8 +18,9 @@ use crate::txn::copies::reserve_up_to;
 use crate::txn::drop::GivenUp;
 use cairnfs_disk::error::{Error, Result};
 use cairnfs_disk::format::NODE_BLOCKS;
+use cairnfs_disk::format::key::{Key, VOLUME_ROOT};
 use cairnfs_disk::sync::Mutex;
-use cairnfs_disk::sync::atomic::{AtomicU64, Ordering};
+use cairnfs_disk::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Units released at once while the unreserved units do not cover what must be reserved again.
 /// Fewer than the permanent reserve, so that no ordinary reservation takes them in between.
@@ -58,6 +59,8 @@ pub(in crate::txn) struct StepSpace<'a> {
     limit: u64,
     /// The part of `limit` that edits known already may need.
     held: AtomicU64,
+    /// The root whose tree is rewritten.
+    root: AtomicU32,
     /// What was born up to this context belongs to other trees too.
     inherited: AtomicU64,
     /// How the nodes of the current tree of files differ from those before the step.
@@ -80,6 +83,7 @@ impl<'a> StepSpace<'a> {
             short: core.space.is_short(),
             limit: core.space.step_units(),
             held: AtomicU64::new(0),
+            root: AtomicU32::new(VOLUME_ROOT),
             inherited: AtomicU64::new(0),
             nodes: Mutex::default(),
             allocated: Mutex::default(),
@@ -104,9 +108,10 @@ impl<'a> StepSpace<'a> {
         self.held.store(nodes, Ordering::Relaxed);
     }
 
-    /// Called when the nodes of another tree are rewritten, which inherits what was born up to this
-    /// context from this root; 0 and [`VOLUME_ROOT`] for the volume tree.
-    pub fn enter(&self, inherited: u64, parent: u32) {
+    /// Called when the nodes of the tree of another `root` are rewritten, which inherits what was born
+    /// up to this context from its parent; 0 and [`VOLUME_ROOT`] for the volume tree.
+    pub fn enter(&self, root: u32, (inherited, parent): (u64, u32)) {
+        self.root.store(root, Ordering::Relaxed);
         let floor = self.core.drops.watch().floor_of(parent);
         self.given_up.lock().set_floor(floor);
         self.inherited.store(inherited, Ordering::Relaxed);
@@ -199,6 +204,20 @@ impl NodeSpace for StepSpace<'_> {
 
     fn cuts_damaged(&self) -> bool {
         self.core.cuts_damaged
+    }
+
+    fn note_cut(&self, block: u64, keys: (Key, Option<Key>)) {
+        let root = self.root.load(Ordering::Relaxed);
+        self.core.cuts.note(root, block, keys);
+        self.core.values.note_lost();
+    }
+
+    fn leaves_out(&self) -> bool {
+        let leaves = self.core.read_only;
+        if leaves {
+            self.core.left_out.fetch_add(1, Ordering::Relaxed);
+        }
+        leaves
     }
 
     fn writes_apart(&self) -> bool {

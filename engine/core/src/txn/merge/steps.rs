@@ -203,7 +203,7 @@ fn apply_head(
 ) -> Result<NewTree> {
     let (items, birth) = (edits.items(), step.birth);
     let parent = core.roots.merged_parent(items.root());
-    space.enter(items.merged_inherited(), parent);
+    space.enter(items.root(), (items.merged_inherited(), parent));
     let old = items.tree();
     let given_up = GivenUp::above(core.drops.watch().floor_of(parent));
     edits.begin_step(old, space.limit() / 2, given_up);
@@ -301,7 +301,7 @@ pub(in crate::txn) fn write_roots<'a>(
     (change, ending): (impl FnOnce(&mut Superblock), Ending),
 ) -> Result<StepUnits<'a>> {
     let mut volume = volume_tree(&core.superblocks.newest());
-    space.enter(0, VOLUME_ROOT);
+    space.enter(VOLUME_ROOT, (0, VOLUME_ROOT));
     if !step.roots.is_empty() {
         let mut edits = RootEdits(step.roots.iter());
         volume = core.index.apply(&volume, &mut edits, step.birth, &space)?;

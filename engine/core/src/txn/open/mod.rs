@@ -51,6 +51,7 @@ use crate::source::Source;
 use crate::space::{Class, Space, TableState};
 use crate::txn::ablation::LoggedWhole;
 use crate::txn::checkpoint::Checkpoints;
+use crate::txn::damage::Cuts;
 use crate::txn::drop::Drops;
 use crate::txn::fsync::Fsyncs;
 use crate::txn::heads::Heads;
@@ -69,6 +70,7 @@ use cairnfs_disk::format::geometry::Geometry;
 use cairnfs_disk::format::superblock::{COPIES, KNOWN_RO_COMPATIBLE, RENAMED_ENTRIES, Superblock};
 use cairnfs_disk::format::{BLOCK_SIZE, NODE_BLOCKS, ROOT_INO};
 use cairnfs_disk::mechanism::Mechanism;
+use cairnfs_disk::sync::atomic::AtomicU64;
 
 use self::identity::{Identity, NOTHING_LEFT, READ_THE_REST, cut_off};
 use self::replay::Replay;
@@ -351,6 +353,9 @@ impl Core {
             geometry,
             read_only: mode.read_only,
             cuts_damaged: mode.cuts_damaged,
+            cuts: Cuts::default(),
+            merged_before: superblock.merged_seq.get(),
+            left_out: AtomicU64::new(0),
             discard: mode.discard,
             limits,
             index,
