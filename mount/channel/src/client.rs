@@ -1,0 +1,188 @@
+//! The program's end of a channel.
+//!
+//! Any thread and any signal handler may call; each call has a slot of its own. If all slots are taken,
+//! or the daemon does not answer any more, the call fails, and the program asks the kernel instead.
+
+use std::fmt;
+use std::hint::spin_loop;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, poll};
+
+use crate::region::{Region, Slot, state};
+use crate::wait::{Patience, sleep};
+
+/// Looks at the memory between two looks at the clock.
+const LOOKS: usize = 32;
+/// After so much sleep a caller asks whether the daemon is still there.
+const DOUBT: Duration = Duration::from_millis(200);
+
+/// The call was not answered, and never will be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Gone {
+    /// The request was not made: all slots are taken, or it is too long.
+    NotAsked,
+    /// The request was made, and the daemon has ended. It may have been carried out.
+    Unanswered,
+}
+
+impl fmt::Display for Gone {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NotAsked => "the request does not fit into the channel",
+            Self::Unanswered => "the daemon has ended",
+        })
+    }
+}
+
+impl std::error::Error for Gone {}
+
+/// The program's end of a channel.
+pub struct Client {
+    region: Region,
+    doorbell: OwnedFd,
+    /// A socket that hangs up when the daemon ends.
+    daemon: OwnedFd,
+    /// A bit for each slot that no call has.
+    free: AtomicU64,
+    patience: Patience,
+}
+
+impl Client {
+    /// The end with this memory and doorbell; `daemon` is the socket over which they came.
+    ///
+    /// # Errors
+    /// The memory is that of another version, or cannot be mapped.
+    pub fn new(memory: OwnedFd, doorbell: OwnedFd, daemon: OwnedFd) -> io::Result<Self> {
+        let region = Region::map(memory)?;
+        if !region.is_known() {
+            return Err(io::Error::other("a channel of another version"));
+        }
+        Ok(Self {
+            region,
+            doorbell,
+            daemon,
+            free: AtomicU64::new(u64::MAX),
+            patience: Patience::default(),
+        })
+    }
+
+    /// Sends a request, whose parts begin at multiples of eight bytes, and copies the reply into `reply`.
+    /// Returns the length of the reply.
+    ///
+    /// # Errors
+    /// [`Gone`]; the program then leaves the call to the kernel.
+    pub fn call(&self, request: &[&[u8]], reply: &mut [u8]) -> Result<usize, Gone> {
+        let number = self.take_slot().ok_or(Gone::NotAsked)?;
+        let slot = self.region.slots.get(number as usize);
+        let done = slot.map_or(Err(Gone::NotAsked), |slot| {
+            self.call_in(slot, number, request, reply)
+        });
+        // A slot that the daemon may still answer is never used again.
+        if done != Err(Gone::Unanswered) {
+            self.free.fetch_or(1 << number, Ordering::Release);
+        }
+        done
+    }
+
+    /// A free slot, if there is one: the first, so that few calls use little memory.
+    fn take_slot(&self) -> Option<u32> {
+        let mut free = self.free.load(Ordering::Relaxed);
+        loop {
+            let number = free.trailing_zeros();
+            if number == u64::BITS {
+                return None;
+            }
+            let before = self.free.fetch_and(!(1 << number), Ordering::Acquire);
+            if before & (1 << number) != 0 {
+                return Some(number);
+            }
+            free = before;
+        }
+    }
+
+    fn call_in(
+        &self,
+        slot: &Slot,
+        number: u32,
+        request: &[&[u8]],
+        reply: &mut [u8],
+    ) -> Result<usize, Gone> {
+        if !slot.put(request) {
+            return Err(Gone::NotAsked);
+        }
+        slot.state.store(state::ASKED, Ordering::Release);
+        self.region.pending.fetch_or(1 << number, Ordering::SeqCst);
+        if self.region.asleep.load(Ordering::SeqCst) != 0 {
+            self.ring();
+        }
+        self.await_reply(slot)?;
+        let len = slot.take(reply);
+        slot.state.store(state::FREE, Ordering::Relaxed);
+        Ok(len)
+    }
+
+    /// Wakes the daemon, unless another thread does it.
+    fn ring(&self) {
+        if self.region.asleep.swap(0, Ordering::SeqCst) != 0 {
+            // It fails only if the daemon has not looked for 2^64 rings.
+            let _ = rustix::io::write(&self.doorbell, &1u64.to_ne_bytes());
+        }
+    }
+
+    fn await_reply(&self, slot: &Slot) -> Result<(), Gone> {
+        let answered = || slot.state.load(Ordering::Acquire) == state::ANSWERED;
+        let spin = self.region.spin.load(Ordering::Relaxed);
+        let spin = Duration::from_nanos(spin.into()).min(crate::wait::SPIN);
+        if !spin.is_zero() && self.patience.looks() {
+            let helped = look(spin, answered);
+            self.patience.note(helped);
+            if helped {
+                return Ok(());
+            }
+        }
+        let order = (Ordering::AcqRel, Ordering::Acquire);
+        let asked = slot
+            .state
+            .compare_exchange(state::ASKED, state::AWAITED, order.0, order.1);
+        if asked.is_err() {
+            return Ok(());
+        }
+        loop {
+            sleep(&slot.state, state::AWAITED, DOUBT);
+            if answered() {
+                return Ok(());
+            }
+            if self.has_ended() {
+                return Err(Gone::Unanswered);
+            }
+        }
+    }
+
+    /// Whether the daemon has closed its end of the socket.
+    fn has_ended(&self) -> bool {
+        let mut fds = [PollFd::new(&self.daemon, PollFlags::RDHUP)];
+        let now = rustix::time::Timespec::default();
+        let ended = PollFlags::HUP | PollFlags::ERR | PollFlags::RDHUP;
+        poll(&mut fds, Some(&now)).is_ok() && fds.iter().any(|fd| fd.revents().intersects(ended))
+    }
+}
+
+/// Looks for `time` whether `done`; returns whether it is.
+pub(crate) fn look(time: Duration, done: impl Fn() -> bool) -> bool {
+    let begin = Instant::now();
+    loop {
+        for _ in 0..LOOKS {
+            if done() {
+                return true;
+            }
+            spin_loop();
+        }
+        if begin.elapsed() > time {
+            return done();
+        }
+    }
+}

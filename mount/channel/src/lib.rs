@@ -1,0 +1,64 @@
+//! Calls between a program and the daemon of a volume by shared memory.
+//!
+//! A program has one *channel*: a region of memory that it shares with the daemon, and a *doorbell*, an
+//! eventfd. A thread of the program takes a free slot of the region, writes a request into it, and waits
+//! until the daemon has written the reply there. The daemon has few threads; each looks at the slots of
+//! many channels ([`Server`]). What a call costs depends on how both sides wait ([`wait`]): while both
+//! look at the memory, no system call is made.
+//!
+//! The daemon trusts nothing in the region: the program may change any of it at any moment. So the region
+//! is made and sealed by the daemon, its size never changes, the daemon copies a request before it looks
+//! at it, and whatever a program writes can only spoil its own calls. What another program shares with
+//! the daemon is another region.
+//!
+//! # The life of a slot
+//!
+//! | From | To | By | What it means |
+//! |---|---|---|---|
+//! | free | asked | program | the payload is a request; the bit in `pending` is set after it |
+//! | asked | awaited | program | the caller sleeps until the state changes |
+//! | asked | answered | daemon | the payload is the reply |
+//! | awaited | answered | daemon | the same, and the daemon wakes the caller |
+//! | answered | free | program | the reply was copied |
+//!
+//! 1. Only the program takes a slot out of *free* and *answered*, only the daemon puts it into *answered*.
+//! 2. A bit in `pending` is set only behind the state *asked*, so whoever takes the bit finds the request.
+//! 3. The daemon sleeps on a channel only after it has set `asleep` and found `pending` empty behind that;
+//!    a program that sets a bit and then finds `asleep` rings the doorbell. So no request waits unseen.
+//!
+//! The library that is loaded into programs uses [`Client`] only, which allocates nothing after it was
+//! made, starts no thread, and can be used in a signal handler.
+
+mod client;
+mod region;
+mod server;
+pub mod wait;
+
+pub use client::{Client, Gone};
+pub use region::{PAYLOAD, SLOTS};
+pub use server::{DaemonEnd, Handler, Joiner, Server};
+
+/// The two ends of a channel, as the daemon makes them; the program's end is passed over a socket.
+pub struct Ends {
+    /// The end of the daemon.
+    pub daemon: DaemonEnd,
+    /// The memory of the program's end.
+    pub memory: std::os::fd::OwnedFd,
+    /// The doorbell of the program's end.
+    pub doorbell: std::os::fd::OwnedFd,
+}
+
+/// Makes a channel.
+///
+/// # Errors
+/// The kernel's, if there is no memory or no descriptor left.
+pub fn channel() -> std::io::Result<Ends> {
+    use rustix::event::{EventfdFlags, eventfd};
+    let memory = region::make()?;
+    let doorbell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+    Ok(Ends {
+        daemon: DaemonEnd::new(region::Region::map(&memory)?, doorbell.try_clone()?),
+        memory,
+        doorbell,
+    })
+}

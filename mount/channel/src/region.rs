@@ -1,0 +1,235 @@
+//! The shared memory of a channel: its layout, how it is made and mapped, and how bytes get in and out.
+//!
+//! Everything in it is an atomic, because the other side may write at any moment. Bytes are moved as
+//! words, each with one relaxed access, so that copying them is defined whatever the other side does. The
+//! only unsafe code of the crate is the mapping.
+
+use std::io;
+use std::ops::Deref;
+use std::os::fd::{AsFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fstat, ftruncate, memfd_create};
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+
+/// Slots of a channel: calls that its program can have under way.
+pub const SLOTS: usize = 64;
+/// Largest number of bytes of a request or a reply.
+pub const PAYLOAD: usize = 16 << 10;
+
+const WORD: usize = 8;
+/// Changes with the layout, and with the meaning of requests.
+const MAGIC: u64 = u64::from_le_bytes(*b"CFSchan1");
+
+/// The states of a slot, see the life of a slot in the crate's documentation.
+pub mod state {
+    /// It has no request.
+    pub const FREE: u32 = 0;
+    /// The payload is a request.
+    pub const ASKED: u32 = 1;
+    /// The same, and the caller sleeps.
+    pub const AWAITED: u32 = 2;
+    /// The payload is the reply.
+    pub const ANSWERED: u32 = 3;
+}
+
+/// A value that shares its cache line with no other.
+#[repr(C, align(64))]
+pub struct Line<T>(T);
+
+impl<T> Deref for Line<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+/// A slot.
+#[repr(C, align(64))]
+pub struct Slot {
+    /// Its state; callers sleep on it.
+    pub state: AtomicU32,
+    /// Bytes of the payload.
+    len: AtomicU32,
+    payload: [AtomicU64; PAYLOAD / WORD],
+}
+
+impl Slot {
+    /// Writes the parts one behind the other; each begins at a multiple of eight bytes. Returns false,
+    /// with the slot spoiled, if they are too long.
+    pub fn put(&self, parts: &[&[u8]]) -> bool {
+        let mut words = self.payload.iter();
+        let mut len = 0;
+        for part in parts {
+            for piece in part.chunks(WORD) {
+                let Some(word) = words.next() else {
+                    return false;
+                };
+                let mut bytes = [0; WORD];
+                bytes
+                    .iter_mut()
+                    .zip(piece)
+                    .for_each(|(to, from)| *to = *from);
+                word.store(u64::from_le_bytes(bytes), Ordering::Relaxed);
+            }
+            len += part.len().next_multiple_of(WORD);
+        }
+        self.len.store(len as u32, Ordering::Relaxed);
+        true
+    }
+
+    /// Copies the payload into `to`, as much as fits, and returns how much that is.
+    pub fn take(&self, to: &mut [u8]) -> usize {
+        let len = (self.len.load(Ordering::Relaxed) as usize)
+            .min(PAYLOAD)
+            .min(to.len());
+        let places = to.chunks_mut(WORD).zip(&self.payload);
+        for (place, word) in places.take(len.div_ceil(WORD)) {
+            let bytes = word.load(Ordering::Relaxed).to_le_bytes();
+            place
+                .iter_mut()
+                .zip(bytes)
+                .for_each(|(to, from)| *to = from);
+        }
+        len
+    }
+}
+
+/// The memory of a channel.
+#[repr(C)]
+pub struct Shared {
+    magic: AtomicU64,
+    /// Nanoseconds that a caller looks for its reply before it sleeps. Written by the daemon.
+    pub spin: Line<AtomicU32>,
+    /// Whether the daemon must be woken by the doorbell.
+    pub asleep: Line<AtomicU32>,
+    /// A bit for each slot with a request that the daemon has not taken.
+    pub pending: Line<AtomicU64>,
+    /// The slots.
+    pub slots: [Slot; SLOTS],
+}
+
+/// A mapped region.
+pub struct Region(NonNull<Shared>);
+
+// SAFETY: everything in the region is an atomic.
+#[allow(unsafe_code, reason = "the region is memory that was mapped")]
+unsafe impl Send for Region {}
+// SAFETY: as above.
+#[allow(unsafe_code, reason = "the region is memory that was mapped")]
+unsafe impl Sync for Region {}
+
+/// Makes the memory of a channel. Its size is sealed, so no access to a mapping of it can fail.
+pub(crate) fn make() -> io::Result<OwnedFd> {
+    let memory = memfd_create(
+        "cairnfs-channel",
+        MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING,
+    )?;
+    ftruncate(&memory, size_of::<Shared>() as u64)?;
+    fcntl_add_seals(
+        &memory,
+        SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL,
+    )?;
+    let region = Region::map(&memory)?;
+    region.asleep.store(1, Ordering::Relaxed);
+    region.magic.store(MAGIC, Ordering::Release);
+    Ok(memory)
+}
+
+impl Region {
+    /// Maps the memory of a channel.
+    ///
+    /// # Errors
+    /// It has another size or layout; the kernel's.
+    #[allow(unsafe_code, reason = "mapping memory is unsafe")]
+    pub fn map(memory: impl AsFd) -> io::Result<Self> {
+        if fstat(&memory)?.st_size != size_of::<Shared>() as i64 {
+            return Err(io::Error::other("a channel of another version"));
+        }
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping, which is not placed over another one.
+        let at = unsafe {
+            mmap(
+                std::ptr::null_mut(),
+                size_of::<Shared>(),
+                access,
+                MapFlags::SHARED,
+                memory,
+                0,
+            )?
+        };
+        let mapped = NonNull::new(at.cast::<Shared>());
+        Ok(Self(mapped.ok_or_else(|| {
+            io::Error::other("memory was mapped at zero")
+        })?))
+    }
+
+    /// Whether the daemon that made it has this version's layout.
+    pub fn is_known(&self) -> bool {
+        self.magic.load(Ordering::Acquire) == MAGIC
+    }
+}
+
+impl Deref for Region {
+    type Target = Shared;
+
+    #[allow(unsafe_code, reason = "the region is memory that was mapped")]
+    fn deref(&self) -> &Shared {
+        // SAFETY: mapped until drop with this size, which is sealed; a page is aligned for it, and any
+        // bytes are a value of it.
+        unsafe { self.0.as_ref() }
+    }
+}
+
+impl Drop for Region {
+    #[allow(unsafe_code, reason = "unmapping memory is unsafe")]
+    fn drop(&mut self) {
+        // SAFETY: mapped by `map`, and nothing refers to it any more.
+        let _ = unsafe { munmap(self.0.as_ptr().cast(), size_of::<Shared>()) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn payload_comes_out_as_it_was_put_in() {
+        let region = Region::map(make().unwrap()).unwrap();
+        let slot = &region.slots[3];
+        assert!(slot.put(&[b"12345678", b"abc", b"", b"0123456789"]));
+        let mut bytes = [0xff; 64];
+        assert_eq!(slot.take(&mut bytes), 8 + 8 + 16);
+        assert_eq!(&bytes[..11], b"12345678abc");
+        assert_eq!(&bytes[16..26], b"0123456789");
+        assert_eq!(slot.take(&mut bytes[..5]), 5);
+        assert!(slot.put(&[&[7; PAYLOAD]]));
+        assert!(!slot.put(&[b"x", &[7; PAYLOAD]]));
+    }
+
+    #[test]
+    fn no_length_reaches_beyond_the_payload() {
+        let region = Region::map(make().unwrap()).unwrap();
+        let slot = &region.slots[SLOTS - 1];
+        slot.len.store(u32::MAX, Ordering::Relaxed);
+        let mut bytes = vec![0; 2 * PAYLOAD];
+        assert_eq!(slot.take(&mut bytes), PAYLOAD);
+    }
+
+    #[test]
+    fn another_size_is_refused() {
+        let memory = memfd_create("other", MemfdFlags::CLOEXEC).unwrap();
+        ftruncate(&memory, 4096).unwrap();
+        assert!(Region::map(memory).is_err());
+        assert!(Region::map(make().unwrap()).unwrap().is_known());
+    }
+
+    #[test]
+    fn the_size_cannot_change() {
+        let memory = make().unwrap();
+        assert!(ftruncate(&memory, 0).is_err());
+        assert!(ftruncate(&memory, 64 << 20).is_err());
+    }
+}
