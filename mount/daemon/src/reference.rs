@@ -23,11 +23,14 @@ pub fn open_in(
     let failed = |e: Error| root_failure(path, reference, &e);
     let library = cairnfs::Volume::from(Arc::clone(fs));
     loop {
+        let drops = fs.core().drops_decided();
         let root = library.find_root(reference).map_err(failed)?;
+        // One that is being dropped has its name still, and cannot be opened.
         let still = || {
-            library
-                .find_root(reference)
-                .is_ok_and(|now| now.id == root.id)
+            fs.core().settle_drops() == drops
+                && library
+                    .find_root(reference)
+                    .is_ok_and(|now| now.id == root.id)
         };
         match fs.open_root(root.id) {
             Ok(opened) => return Ok((opened, root.name.unwrap_or_default())),

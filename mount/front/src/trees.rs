@@ -267,11 +267,17 @@ impl Trees {
     /// What the list of roots says about the mounted tree. While it is being replaced, and its root has
     /// another name already, that is what it said before: a branch of this name is what will be mounted.
     pub fn shown(&self) -> Option<RootInfo> {
+        self.shown_in(FileSystem::root_info)
+    }
+
+    /// As [`Self::shown`]; `look` looks at the list.
+    fn shown_in(&self, look: impl Fn(&FileSystem) -> Option<RootInfo>) -> Option<RootInfo> {
         loop {
             let mounted = self.mounted();
-            let root = mounted.root_info()?;
-            // Decided after the look at the list, so that it was the branch then, too.
-            if !mounted.is_replaced() {
+            let root = look(&mounted)?;
+            // The same look at the list tells the name and whether the tree was replaced. The tree itself
+            // learns that only after the list, so it may say no when the name is another one already.
+            if root.writable || mounted.is_read_only() {
                 return Some(root);
             }
             let under_way = self.turn.under_way.lock().clone();
@@ -391,5 +397,55 @@ impl Table {
             self.apart.insert(ino, node);
             node
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    /// The list has the other name before the tree refuses changes. A look in between, which is made here
+    /// at the list of a replacement that has not begun for the tree, sees the branch all the same.
+    #[test]
+    fn branch_is_shown_from_the_first_moment_of_its_replacement() {
+        let volume = cairnfs::Volume::in_memory(64 << 20).unwrap();
+        let fs = volume.file_system().open_named("main").unwrap();
+        let trees = Trees::new(Arc::clone(&fs));
+        let replacement = trees.begin();
+        let listed = |fs: &FileSystem| {
+            let root = fs.root_info()?;
+            let name = Some("main.undo-2026-11-29T16-00-00".to_owned());
+            Some(RootInfo {
+                writable: false,
+                name,
+                ..root
+            })
+        };
+        assert!(!fs.is_replaced());
+        let shown = trees.shown_in(listed).unwrap();
+        assert_eq!(
+            (shown.name.as_deref(), shown.writable),
+            (Some("main"), true)
+        );
+        drop(replacement);
+        // A replacement that was not followed shows what the list says.
+        let shown = trees.shown_in(listed).unwrap();
+        assert_eq!((shown.name.is_some(), shown.writable), (true, false));
+        // One that has ended during the look is looked at again, in the tree that is mounted by then.
+        let new = volume
+            .file_system()
+            .open_root(volume.branch("b").unwrap().file_system().root_id());
+        let (new, looks) = (new.unwrap(), Cell::new(0));
+        let shown = trees.shown_in(|fs| {
+            looks.set(looks.get() + 1);
+            if looks.get() > 1 {
+                return fs.root_info();
+            }
+            trees.switch(&trees.exclude_references(), &new, |_| true);
+            listed(fs)
+        });
+        assert_eq!(shown.unwrap().name.as_deref(), Some("b"));
     }
 }

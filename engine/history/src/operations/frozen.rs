@@ -55,11 +55,19 @@ impl Frozen {
     /// The state in which two roots have parted; `None` if they have none in common.
     ///
     /// # Errors
-    /// As [`Self::of`].
+    /// [`Error::NotFound`] if one of them is gone: what it was forked from is not known then; as
+    /// [`Self::of`].
     pub fn parted(fs: &FileSystem, a: u32, b: u32) -> Result<Option<Self>> {
         loop {
             let common = |roots: &[RootInfo]| common_ancestor(a, b, roots).cloned();
-            let Some(found) = common(&fs.roots()) else {
+            let roots = fs.roots();
+            if [a, b]
+                .iter()
+                .any(|id| roots.iter().all(|root| root.id != *id))
+            {
+                return Err(Error::NotFound);
+            }
+            let Some(found) = common(&roots) else {
                 return Ok(None);
             };
             let id = found.id;

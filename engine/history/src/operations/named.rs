@@ -3,7 +3,9 @@
 //! A reference is resolved, and the call works with the id of the root. Meanwhile a publish or a restore
 //! may give the name to another root, or the root may be renamed or dropped. Each change of roots checks
 //! under its lock whether the roots are still what it needs, and fails if they are not; then the call
-//! begins again with what the references lead to by then. Uses references and the list of roots.
+//! begins again with what the references lead to by then. So it does if a drop was decided meanwhile: before
+//! that its root can be neither opened nor pinned, and has its name still. Uses references and the list of
+//! roots.
 
 use std::collections::BTreeSet;
 
@@ -37,6 +39,7 @@ pub(super) fn with_turns<T, const N: usize>(
     mut once: impl FnMut(&[RootInfo; N]) -> Result<T>,
 ) -> Result<T> {
     loop {
+        let drops = fs.core().drops_decided();
         let found = all(fs, references)?;
         let names = found.iter().take(taken);
         let names: BTreeSet<String> = names.filter_map(|root| root.name.clone()).collect();
@@ -47,7 +50,10 @@ pub(super) fn with_turns<T, const N: usize>(
             continue;
         }
         match once(&found) {
-            Err(error) if is_of_moved(&error) && !is_same(&found, &all(fs, references)?) => {}
+            Err(error)
+                if is_of_moved(&error)
+                    && (fs.core().settle_drops() != drops
+                        || !is_same(&found, &all(fs, references)?)) => {}
             done => return done,
         }
     }
@@ -63,11 +69,13 @@ fn all<const N: usize>(fs: &FileSystem, references: [&str; N]) -> Result<[RootIn
 }
 
 /// Whether an error may be that of a root which was replaced, renamed or dropped. One that was frozen
-/// by a replacement is read-only when it is opened.
+/// by a replacement is read-only when it is opened, and one that is being dropped is as good as open for
+/// another drop.
 fn is_of_moved(error: &Error) -> bool {
     matches!(
         error,
         Error::Stale
+            | Error::Busy(_)
             | Error::ReadOnly
             | Error::NotFound
             | Error::NoSnapshot(_)

@@ -157,7 +157,7 @@ fn merge(
     let above = ancestors(staged.id, &roots);
     let before = above.first().copied().and_then(state);
     let before = Frozen::of(fs, before.ok_or(Error::Stale)?)?;
-    let common = Frozen::parted(fs, staged.id, theirs.root.id)?;
+    let common = Frozen::parted(fs, staged.id, theirs.id())?;
     let common = common.ok_or(Error::Invalid(
         "the branch and the one that it is published onto have no state in common",
     ))?;

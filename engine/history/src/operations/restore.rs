@@ -55,7 +55,7 @@ pub fn restore(
 }
 
 /// A path as it was asked for, and its names.
-type Asking<'p> = (&'p Path, Vec<&'p [u8]>);
+pub(super) type Asking<'p> = (&'p Path, Vec<&'p [u8]>);
 
 /// The paths without those below another one.
 fn separate(paths: &[PathBuf]) -> Result<Vec<Asking<'_>>> {
@@ -84,7 +84,7 @@ fn separate(paths: &[PathBuf]) -> Result<Vec<Asking<'_>>> {
     Ok(kept)
 }
 
-fn restore_paths(
+pub(super) fn restore_paths(
     fs: &Arc<FileSystem>,
     from: &Frozen,
     paths: &[Asking<'_>],
@@ -97,7 +97,8 @@ fn restore_paths(
     let before = ancestors(staged.id, &roots).first().and_then(state);
     let before = Frozen::of(fs, before.ok_or(Error::Stale)?)?;
     let (old, new) = (before.files(fs), from.files(fs));
-    let related = common_ancestor(staged.id, from.root.id, &roots).is_some();
+    // The branch of the state may be gone by now; what was frozen of it stays, with all above it.
+    let related = common_ancestor(staged.id, from.id(), &roots).is_some();
     let mut chunk = (0, 0);
     let mut new_ino = || core.superblocks().new_ino(&mut chunk);
     let mut places = Places::default();

@@ -182,7 +182,9 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
+    use crate::operations::frozen::Frozen;
     use crate::operations::publish::publish_onto;
+    use crate::operations::restore::restore_paths;
     use crate::operations::{PublishOptions, drop_root, find, publish, restore};
     use cairnfs_core::fs::{MakeOptions, Options, make_device};
     use cairnfs_disk::device::MemoryDevice;
@@ -281,6 +283,65 @@ mod tests {
             assert_eq!(find(&fs, new).unwrap().id, branch.id);
             let published = publish(&fs, new, &options).unwrap();
             assert_eq!(published.merged, is_merged);
+        }
+    }
+
+    /// A branch that is dropped in the middle of a call which had found it by its name: what was read of
+    /// it descends from where it did, and nothing is said of a branch whose descent is not known.
+    #[test]
+    fn descent_of_a_dropped_branch_is_not_forgotten() {
+        let fs = open();
+        let creds = Creds::default();
+        let ino = fs.mknod(1, b"f", 0o100_644, 0, creds).unwrap().ino;
+        fs.branch("work").unwrap();
+        fs.write(ino, 0, b"main", false).unwrap();
+        fs.forget(ino, 1);
+        let (base, work) = (find(&fs, "main").unwrap(), find(&fs, "work").unwrap());
+        let from = Frozen::of(&fs, work.clone()).unwrap();
+        drop_root(&fs, "work").unwrap();
+        while fs.drop_step().unwrap() {}
+        assert!(fs.roots().iter().all(|root| root.id != work.id));
+        let path = std::path::Path::new("f");
+        restore_paths(&fs, &from, &[(path, vec![b"f"])], base.id).unwrap();
+        let restored = fs.open_named("main").unwrap().lookup(1, b"f").unwrap();
+        assert_eq!((restored.ino, restored.size), (ino, 0));
+        let parted = Frozen::parted(&fs, base.id, work.id).map(|state| state.is_some());
+        assert!(matches!(parted, Err(Error::NotFound)), "{parted:?}");
+    }
+
+    /// A drop that is not decided yet: its root has the name still, and can be neither read nor dropped
+    /// again. Those who want that wait, and find that there is none.
+    #[test]
+    fn root_that_is_being_dropped_is_gone_for_all_others() {
+        use crate::operations::Diff;
+        use std::thread::{self, JoinHandle};
+        use std::time::Duration;
+
+        let fs = open();
+        fs.snapshot("s").unwrap();
+        let id = find(&fs, "s").unwrap().id;
+        let mut calls: Vec<JoinHandle<Result<()>>> = Vec::new();
+        let refused = fs.core().change_roots(&[], |_, _| {
+            // No other change of roots is made before this one has ended.
+            let call = |call: fn(&Arc<FileSystem>) -> Result<()>| {
+                let fs = fs.clone();
+                thread::spawn(move || call(&fs))
+            };
+            calls.push(call(|fs| drop_root(fs, "s")));
+            while fs.core().pin(id).is_ok() {
+                thread::yield_now();
+            }
+            calls.push(call(|fs| Diff::new(fs, "s", "main").map(drop)));
+            calls.push(call(|fs| drop_root(fs, "s")));
+            thread::sleep(Duration::from_millis(200));
+            assert!(calls.iter().all(|call| !call.is_finished()));
+            Err::<((), _), _>(Error::Invalid("not to be made"))
+        });
+        assert!(matches!(refused, Err(Error::Invalid(_))), "{refused:?}");
+        let mut done = calls.into_iter().map(|call| call.join().unwrap());
+        done.next().unwrap().unwrap();
+        for done in done {
+            assert!(matches!(done, Err(Error::NoRoot { .. })), "{done:?}");
         }
     }
 

@@ -24,8 +24,8 @@ use crate::txn::Core;
 use crate::txn::blocks::BlockSet;
 use cairnfs_disk::error::{Error, Result};
 use cairnfs_disk::format::BLOCK_SIZE;
-use cairnfs_disk::sync::Mutex;
 use cairnfs_disk::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use cairnfs_disk::sync::{Mutex, RwLock};
 
 /// Items and nodes that a step of a walk compares, about.
 const PIECE: u64 = 1 << 14;
@@ -45,6 +45,10 @@ pub struct Drops {
     dissolved: AtomicBool,
     /// Whether nothing was freed with a damaged root, because another one is damaged, too.
     kept: AtomicBool,
+    /// Held shared while it is decided whether a root loses its name.
+    deciding: RwLock<()>,
+    /// How often that was decided.
+    decided: AtomicU64,
 }
 
 impl Drops {
@@ -97,6 +101,7 @@ impl Core {
 
     /// Takes its name from a root, and freezes it if it is a head.
     fn unname(&self, id: u32, name: &str) -> Result<()> {
+        let _deciding = self.drops.deciding.read();
         if !self.heads.shut(id) {
             return Err(IN_USE);
         }
@@ -105,7 +110,20 @@ impl Core {
         });
         // Its state keeps it shut.
         self.heads.admit(id);
+        self.drops.decided.fetch_add(1, Ordering::AcqRel);
         changed
+    }
+
+    /// How often a drop was decided since the volume was opened.
+    pub fn drops_decided(&self) -> u64 {
+        self.drops.decided.load(Ordering::Acquire)
+    }
+
+    /// Waits until each drop that is under way is decided; returns how many were. Until then its root is
+    /// neither opened nor pinned, and has its name still.
+    pub fn settle_drops(&self) -> u64 {
+        drop(self.drops.deciding.write());
+        self.drops_decided()
     }
 
     /// Does a bounded part of the work that dropped roots have left. Returns whether some is left.
