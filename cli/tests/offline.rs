@@ -26,6 +26,8 @@ mod front;
 mod going_on;
 #[path = "offline/hostile.rs"]
 mod hostile;
+#[path = "offline/hostile_volumes.rs"]
+mod hostile_volumes;
 #[path = "offline/interrupted.rs"]
 mod interrupted;
 #[path = "offline/interrupted_verbs.rs"]
@@ -48,6 +50,8 @@ mod salvage;
 mod trees;
 #[path = "offline/typed.rs"]
 mod typed;
+#[path = "offline/usage.rs"]
+mod usage;
 #[path = "offline/ways_out.rs"]
 mod ways_out;
 #[path = "offline/words.rs"]

@@ -4,9 +4,9 @@ use cairnfs_check::{CheckOptions, Progress, check};
 use cairnfs_disk::format::key::{Key, Kind};
 use cairnfs_disk::format::record::FLAG_FSYNC;
 
-use crate::image::*;
-use crate::plan::*;
-use crate::with_plan;
+use super::image::*;
+use super::plan::*;
+use super::with_plan;
 
 #[test]
 fn sound_volume_is_clean() {

@@ -5,9 +5,9 @@ use cairnfs_check::{CheckOptions, check};
 use cairnfs_disk::format::superblock::{CHECKPOINTS, RawCheckpoint};
 use zerocopy::little_endian::U64;
 
-use crate::image::*;
-use crate::plan::*;
-use crate::{with_image, with_plan};
+use super::image::*;
+use super::plan::*;
+use super::{with_image, with_plan};
 
 #[test]
 fn device_without_volume_is_an_error() {

@@ -7,7 +7,7 @@ use cairnfs_disk::format::key::Key;
 use proptest::prelude::*;
 use zerocopy::little_endian::{U32, U64};
 
-use crate::plan::*;
+use super::plan::*;
 
 #[test]
 fn number_of_findings_is_limited() {

@@ -14,7 +14,7 @@ use cairnfs_disk::format::{BLOCK_SIZE, NODE_BLOCKS, NODE_SIZE};
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U16, U32, U64};
 
-use crate::plan::Rec;
+use super::plan::Rec;
 
 pub const SIZE: u64 = 16 << 20;
 pub const SEED: u64 = 0x5eed;

@@ -5,8 +5,8 @@ use cairnfs_disk::format::key::Key;
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U32, U64};
 
-use crate::plan::*;
-use crate::with_plan;
+use super::plan::*;
+use super::with_plan;
 
 #[test]
 fn invalid_entries_are_found() {

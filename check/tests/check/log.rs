@@ -8,9 +8,9 @@ use cairnfs_disk::format::mark::RawMark;
 use cairnfs_disk::format::record::{FLAG_FSYNC, FLAG_LAST, FLAG_MOUNT};
 use zerocopy::little_endian::U64;
 
-use crate::image::*;
-use crate::plan::*;
-use crate::{with_image, with_plan};
+use super::image::*;
+use super::plan::*;
+use super::{with_image, with_plan};
 
 /// Contract: rot.log
 #[test]

@@ -6,9 +6,9 @@ use cairnfs_disk::format::xattr::*;
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U32, U64};
 
-use crate::image::*;
-use crate::plan::*;
-use crate::{with_image, with_plan};
+use super::image::*;
+use super::plan::*;
+use super::{with_image, with_plan};
 
 #[test]
 fn unexpected_items_are_found() {

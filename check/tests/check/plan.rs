@@ -17,7 +17,7 @@ use cairnfs_disk::format::xattr::*;
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U32, U64};
 
-use crate::image::{Image, MERGED, SEED, TAIL, UUID, contents, data_block};
+use super::image::{Image, MERGED, SEED, TAIL, UUID, contents, data_block};
 
 const NONCE: u64 = 77;
 const LEAF_CELLS: usize = 6;

@@ -7,9 +7,9 @@ use cairnfs_disk::format::root::{RawRoot, Root, RootState};
 use cairnfs_disk::format::superblock::Superblock;
 use zerocopy::little_endian::{U32, U64};
 
-use crate::image::{MERGED, codes, data_block};
-use crate::plan::{Change, Fork, Plan, extent, extent_key, put};
-use crate::with_plan;
+use super::image::{MERGED, codes, data_block};
+use super::plan::{Change, Fork, Plan, extent, extent_key, put};
+use super::with_plan;
 
 fn forked(change: Fork) -> Vec<&'static str> {
     with_plan(|plan| {

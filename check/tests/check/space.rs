@@ -2,9 +2,9 @@
 
 use zerocopy::little_endian::{U16, U64};
 
-use crate::image::*;
-use crate::plan::*;
-use crate::{with_image, with_plan};
+use super::image::*;
+use super::plan::*;
+use super::{with_image, with_plan};
 
 #[test]
 fn bit_rot_in_group_table_is_found() {

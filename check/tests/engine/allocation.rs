@@ -10,7 +10,7 @@ use cairnfs::fs::{FileSystem, MakeOptions, make_device};
 use cairnfs_disk::device::MemoryDevice;
 use cairnfs_disk::types::{Creds, Fallocate};
 
-use crate::seen::{assert_sound, options};
+use super::seen::{assert_sound, options};
 
 const KEEP: Fallocate = Fallocate::Allocate { keep_size: true };
 const BLOCK: u64 = 4096;

@@ -11,7 +11,7 @@ use cairnfs::fs::{FileSystem, MakeOptions, make_device};
 use cairnfs_disk::device::{Device, MemoryDevice};
 use cairnfs_disk::types::{Creds, Fallocate};
 
-use crate::seen::options;
+use super::seen::options;
 
 /// A device whose reads can be made to fail.
 struct Unread {

@@ -10,8 +10,8 @@ use cairnfs::{Error, File, OpenOptions, Volume};
 use cairnfs_disk::device::MemoryDevice;
 use cairnfs_disk::types::SetAttr;
 
-use crate::seen::assert_sound;
-use crate::snapshots::{fresh, kill, open, volume};
+use super::seen::assert_sound;
+use super::snapshots::{fresh, kill, open, volume};
 
 const MIB: u64 = 1 << 20;
 const BLOCK: u64 = 4096;

@@ -14,8 +14,8 @@ use cairnfs_disk::format::geometry::SUPERBLOCK_SLOTS;
 use cairnfs_disk::types::Fallocate;
 use cairnfs_tier::size_from;
 
-use crate::seen::{Seen, assert_sound, options, pressed_options, tree};
-use crate::snapshots::{Numbers, fresh, kill, open, open_with, random_change, volume};
+use super::seen::{Seen, assert_sound, options, pressed_options, tree};
+use super::snapshots::{Numbers, fresh, kill, open, open_with, random_change, volume};
 
 const MIB: u64 = 1 << 20;
 const BLOCK: u64 = BLOCK_SIZE as u64;

@@ -2,8 +2,8 @@
 
 use cairnfs::{Error, Volume};
 
-use crate::seen::assert_sound;
-use crate::snapshots::{fresh, open, volume};
+use super::seen::assert_sound;
+use super::snapshots::{fresh, open, volume};
 
 const MIB: usize = 1 << 20;
 

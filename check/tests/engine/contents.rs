@@ -12,7 +12,7 @@ use cairnfs_disk::types::{Creds, Fallocate, SeekTo, SetAttr};
 use cairnfs_tier::size;
 use proptest::prelude::*;
 
-use crate::seen::{assert_sound, options};
+use super::seen::{assert_sound, options};
 
 /// A change of one file's contents.
 #[derive(Debug, Clone)]

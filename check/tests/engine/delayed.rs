@@ -9,7 +9,7 @@ use cairnfs::fs::{FileSystem, MakeOptions, make_device};
 use cairnfs_disk::device::MemoryDevice;
 use cairnfs_disk::types::{Creds, SetAttr, XattrMode};
 
-use crate::seen::{assert_sound, options};
+use super::seen::{assert_sound, options};
 
 fn resize(fs: &FileSystem, file: u64, size: u64) {
     let set = SetAttr {

@@ -9,8 +9,8 @@ use cairnfs_disk::device::MemoryDevice;
 use cairnfs_disk::format::BLOCK_SIZE;
 use cairnfs_tier::size_from;
 
-use crate::seen::{Seen, assert_sound, options, pressed_options, tree};
-use crate::snapshots::{
+use super::seen::{Seen, assert_sound, options, pressed_options, tree};
+use super::snapshots::{
     Changing, Numbers, fresh, kill, of_snapshot, open, open_with, random_change, volume,
 };
 

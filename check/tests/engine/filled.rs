@@ -18,8 +18,8 @@ use cairnfs_disk::device::MemoryDevice;
 use cairnfs_disk::types::{Creds, Fallocate};
 use cairnfs_tier::size_from;
 
-use crate::filling::{Filled, MIXES, Mix};
-use crate::seen::{assert_sound, options};
+use super::filling::{Filled, MIXES, Mix};
+use super::seen::{assert_sound, options};
 
 const BLOCK: u64 = 4096;
 /// Number of blocks by which the index of an emptied volume may exceed that of a new one.

@@ -11,7 +11,7 @@ use cairnfs_disk::device::{Device, MemoryDevice};
 use cairnfs_disk::types::{Creds, Fallocate, FileKind, RenameMode, SetAttr, XattrMode};
 use parking_lot::RwLock;
 
-use crate::seen::options;
+use super::seen::options;
 
 /// Bytes for caches and dirty data: dirty data can be a small part of a volume or all of it.
 const BUDGETS: [usize; 3] = [8 << 20, 64 << 20, 2 << 30];

@@ -10,8 +10,8 @@ use cairnfs::{Error, OpenOptions, Volume};
 use cairnfs_disk::device::MemoryDevice;
 use cairnfs_disk::types::SetAttr;
 
-use crate::seen::{Seen, assert_sound, options, pressed_options, tree};
-use crate::snapshots::{Numbers, fresh, kill, open, open_with, volume};
+use super::seen::{Seen, assert_sound, options, pressed_options, tree};
+use super::snapshots::{Numbers, fresh, kill, open, open_with, volume};
 
 const MIB: u64 = 1 << 20;
 

@@ -9,7 +9,7 @@ use cairnfs_disk::types::{Creds, Fallocate, SetAttr};
 use cairnfs_tier::size;
 use proptest::prelude::*;
 
-use crate::seen::{assert_sound, options};
+use super::seen::{assert_sound, options};
 
 #[derive(Debug, Clone)]
 enum Op {

@@ -10,8 +10,8 @@ use cairnfs_tier::size;
 use parking_lot::Mutex;
 use proptest::prelude::*;
 
-use crate::ops::{Op, Run, op, refused};
-use crate::seen::{assert_sound, options, tree};
+use super::ops::{Op, Run, op, refused};
+use super::seen::{assert_sound, options, tree};
 
 /// A device that copies its contents after a given number of writes, as a kill leaves them.
 struct Killed {

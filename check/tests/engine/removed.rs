@@ -6,7 +6,7 @@ use cairnfs::fs::{FileSystem, MakeOptions, make_device};
 use cairnfs_disk::device::MemoryDevice;
 use cairnfs_disk::types::Creds;
 
-use crate::seen::options;
+use super::seen::options;
 
 /// Contract: failure.space
 #[test]

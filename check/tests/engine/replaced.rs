@@ -17,8 +17,8 @@ use cairnfs_disk::format::BLOCK_SIZE;
 use cairnfs_disk::types::{Attr, Creds, RenameMode, SetAttr};
 use cairnfs_tier::size_from;
 
-use crate::seen::{assert_sound, options};
-use crate::snapshots::{fresh, open_with, volume};
+use super::seen::{assert_sound, options};
+use super::snapshots::{fresh, open_with, volume};
 
 /// The first of them changes names.
 const WRITERS: u64 = 3;

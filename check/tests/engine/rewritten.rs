@@ -8,7 +8,7 @@ use cairnfs::fs::{FileSystem, MakeOptions, make_device};
 use cairnfs_disk::device::MemoryDevice;
 use cairnfs_disk::types::{Creds, Fallocate};
 
-use crate::seen::{assert_sound, options};
+use super::seen::{assert_sound, options};
 
 const BLOCK: u64 = 4096;
 /// Number of blocks of the rewritten file. If each block has its own extent, the extents take less

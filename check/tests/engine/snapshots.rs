@@ -9,7 +9,7 @@ use cairnfs_disk::device::MemoryDevice;
 use cairnfs_disk::format::BLOCK_SIZE;
 use cairnfs_disk::types::Fallocate;
 
-use crate::seen::{Seen, assert_sound, options, pressed_options, tree};
+use super::seen::{Seen, assert_sound, options, pressed_options, tree};
 
 const MIB: u64 = 1 << 20;
 const BLOCK: u64 = BLOCK_SIZE as u64;

@@ -11,8 +11,8 @@ use cairnfs_disk::types::{Creds, XattrMode};
 use cairnfs_tier::size;
 use proptest::prelude::*;
 
-use crate::ops::{Op, Run, op, refused};
-use crate::seen::{assert_sound, options, tree};
+use super::ops::{Op, Run, op, refused};
+use super::seen::{assert_sound, options, tree};
 
 /// Runs operations of several threads in the same few directories, with workers and little memory.
 fn run_threads(scripts: Vec<Vec<Op>>, size: u64) {

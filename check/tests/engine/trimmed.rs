@@ -9,7 +9,7 @@ use cairnfs::{Error, Result};
 use cairnfs_disk::device::{Device, MemoryDevice};
 use cairnfs_disk::types::Creds;
 
-use crate::seen::{assert_sound, options};
+use super::seen::{assert_sound, options};
 
 /// A device whose discards signal that they began, and wait until they are released.
 struct HeldDiscards {

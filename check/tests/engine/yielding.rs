@@ -5,8 +5,8 @@
 use cairnfs::{Error, Fallocate, PublishOptions, Volume};
 use cairnfs_core::refs::{self, REPLACED_KEPT};
 
-use crate::seen::assert_sound;
-use crate::snapshots::{fresh, kill, open, volume};
+use super::seen::assert_sound;
+use super::snapshots::{fresh, kill, open, volume};
 
 const MIB: usize = 1 << 20;
 

@@ -267,7 +267,7 @@ fn dependencies(manifest: &str) -> BTreeSet<String> {
             names.insert(name.to_owned());
         }
     }
-    names.retain(|name| !name.is_empty() && !name.starts_with("cairnfs"));
+    names.retain(|name| !name.is_empty() && !name.starts_with("cairnfs") && name != "#");
     names
 }
 

@@ -116,7 +116,7 @@ fn killed_puts_are_whole_or_absent() {
     let mut acknowledged = HashMap::new();
     for round in 0..6 {
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "child", "--nocapture"])
+            .args(["--exact", "killed::child", "--nocapture"])
             .env(CHILD, &image)
             .stdout(Stdio::piped())
             .spawn()

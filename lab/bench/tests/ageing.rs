@@ -4,11 +4,8 @@
     clippy::indexing_slicing,
     reason = "a test fails where it stands"
 )]
-#![allow(dead_code, reason = "each test uses some of what they share")]
 
-mod common;
-
-use common::{everywhere, figures, phases, run};
+use crate::common::{everywhere, figures, phases, run};
 
 const SMALL: [&str; 7] = ["ageing", "--threads", "2", "--bytes", "8M", "--rounds", "2"];
 

@@ -4,11 +4,8 @@
     clippy::indexing_slicing,
     reason = "a test fails where it stands"
 )]
-#![allow(dead_code, reason = "each test uses some of what they share")]
 
-mod common;
-
-use common::{everywhere, phases};
+use crate::common::{everywhere, phases};
 
 const SMALL: [&str; 15] = [
     "branches",

@@ -4,12 +4,9 @@
     clippy::indexing_slicing,
     reason = "a test fails where it stands"
 )]
-#![allow(dead_code, reason = "each test uses some of what they share")]
 
-mod common;
-
+use crate::common::{everywhere, kept_in, kept_on_a_volume, phases, run};
 use cairnfs_bench::{Fsmark, Place, Xattr, measure, parse};
-use common::{everywhere, kept_in, kept_on_a_volume, phases, run};
 
 const SMALL: [&str; 9] = [
     "fsmark",
@@ -48,7 +45,7 @@ fn cold_walk_follows_reopen() {
             "--volume-size",
             "64M",
         ];
-        let figures = common::figures(&[&SMALL[..], &options, inode].concat());
+        let figures = crate::common::figures(&[&SMALL[..], &options, inode].concat());
         let expected = [
             ("create", 60),
             ("sync created", 0),
@@ -182,7 +179,7 @@ fn invalid_arguments_are_refused_with_their_name() {
 
 #[test]
 fn every_workload_has_help_with_examples() {
-    let mut command = <common::Command as clap::CommandFactory>::command();
+    let mut command = <crate::common::Command as clap::CommandFactory>::command();
     command.build();
     assert_eq!(
         command

@@ -4,11 +4,8 @@
     clippy::indexing_slicing,
     reason = "a test fails where it stands"
 )]
-#![allow(dead_code, reason = "each test uses some of what they share")]
 
-mod common;
-
-use common::{everywhere, files_in, kept_in, phases};
+use crate::common::{everywhere, files_in, kept_in, phases};
 
 const SMALL: [&str; 5] = ["neighbour", "--files", "300", "--alone", "5"];
 

@@ -5,11 +5,8 @@
     clippy::indexing_slicing,
     reason = "a test fails where it stands"
 )]
-#![allow(dead_code, reason = "each test uses some of what they share")]
 
-mod common;
-
-use common::{everywhere, files_in, kept_in, kept_on_a_volume, phases};
+use crate::common::{everywhere, files_in, kept_in, kept_on_a_volume, phases};
 use serde_json::Value;
 
 /// Checks that each of these operations was timed, and that the percentiles are in order.
@@ -83,7 +80,7 @@ fn files_are_synced_after_given_number_of_blocks() {
 fn files_of_job_are_synced_in_turn_with_nothing_in_memory() {
     let words = "fsync --random --files 4 --cold --total 64K --block 4K";
     let words: Vec<&str> = words.split(' ').collect();
-    let found = common::figures(&[&words[..], &["--volume-size", "64M"]].concat());
+    let found = crate::common::figures(&[&words[..], &["--volume-size", "64M"]].concat());
     let name = "random write + fsync";
     assert_eq!(phases(&found), [("reopen", 0), (name, 16), ("sync", 0)]);
     timed(&found["phases"][1], 16);
@@ -92,7 +89,7 @@ fn files_of_job_are_synced_in_turn_with_nothing_in_memory() {
     for wrong in ["--files 4", "--cold", "--random --files 3"] {
         let words: Vec<&str> = "fsync --total 64K --block 4K".split(' ').collect();
         let words = [words, wrong.split(' ').collect()].concat();
-        assert!(common::run(&words).is_err(), "{wrong}");
+        assert!(crate::common::run(&words).is_err(), "{wrong}");
     }
 }
 
@@ -144,9 +141,9 @@ fn mechanisms_can_be_left_out() {
         ),
     ] {
         let words: Vec<&str> = words.split(' ').collect();
-        let with = common::figures(&[&words[..], &["--volume-size", "64M"]].concat());
+        let with = crate::common::figures(&[&words[..], &["--volume-size", "64M"]].concat());
         let lacking = ["--volume-size", "64M", "--without", mechanism];
-        let without = common::figures(&[&words[..], &lacking].concat());
+        let without = crate::common::figures(&[&words[..], &lacking].concat());
         let count = |figures: &Value| {
             let phase = &figures["phases"][phase];
             phase["counters"][counter].as_f64().unwrap()

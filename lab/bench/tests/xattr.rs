@@ -4,14 +4,11 @@
     clippy::indexing_slicing,
     reason = "a test fails where it stands"
 )]
-#![allow(dead_code, reason = "each test uses some of what they share")]
-
-mod common;
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use common::{everywhere, files_in, kept_in, phases, run};
+use crate::common::{everywhere, files_in, kept_in, phases, run};
 
 const SMALL: [&str; 9] = [
     "xattr",

@@ -7,12 +7,11 @@
     reason = "a test may panic"
 )]
 
-#[path = "hostile/memory.rs"]
-mod memory;
-
 use cairnfs_mutate::random::Random;
 use cairnfs_mutate::received::{frames, ground, mutate, sealed, survives};
 use cairnfs_tier::size_from;
+
+use crate::memory;
 
 /// Number of streams in the short tier, and in the deep one, unless `CAIRNFS_MUTATIONS` sets
 /// another.

@@ -30,6 +30,6 @@ fn document_has_the_table_of_mount_options() {
     assert!(
         table == made,
         "docs/mounting.md differs from the table of mount options, first in {first:?}; write it \
-         again with `UPDATE_OPTIONS=1 cargo test -p cairnfs-fuse --test option_table`"
+         again with `UPDATE_OPTIONS=1 cargo test -p cairnfs-fuse --test front option_table`"
     );
 }

@@ -10,9 +10,6 @@
     reason = "a test fails by panicking; seccomp(2) has no wrapper"
 )]
 
-#[allow(dead_code, reason = "each test program uses a part of it")]
-mod memory;
-
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Seek, Write as _};
 use std::path::Path;
@@ -21,7 +18,7 @@ use std::thread;
 use cairnfs_transport::Transport;
 use rustix::mount::{UnmountFlags, unmount};
 
-use memory::Mounted;
+use crate::memory::Mounted;
 
 fn pattern(seed: usize, len: usize) -> Vec<u8> {
     (0..len).map(|n| (n * 7 + n / 251 + seed) as u8).collect()

@@ -6,9 +6,6 @@
     reason = "a test fails by panicking"
 )]
 
-#[allow(dead_code, reason = "each test program uses a part of it")]
-mod fake;
-
 use std::fmt::Debug;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
@@ -22,7 +19,7 @@ use cairnfs_transport::request::{
 };
 use cairnfs_transport::{Features, Header, Notification, Offer, Server, Wanted};
 
-use fake::{Bytes, CALLER, Running, reply};
+use crate::fake::{Bytes, CALLER, Running, reply};
 
 /// Tells what it is asked, and answers something fixed.
 struct Recorder {
@@ -505,9 +502,9 @@ fn forgets_have_no_reply() {
     let (server, heard) = Recorder::new();
     let running = Running::start(server, 1);
     let kernel = &running.kernel;
-    kernel.send(&fake::request(2, 10, 5, &Bytes::new().u64(3)));
+    kernel.send(&crate::fake::request(2, 10, 5, &Bytes::new().u64(3)));
     let both = Bytes::new().u32(2).u32(0).u64(6).u64(1).u64(7).u64(2);
-    kernel.send(&fake::request(42, 12, 0, &both));
+    kernel.send(&crate::fake::request(42, 12, 0, &both));
     let next = kernel.ask(17, 14, 9, &Bytes::new());
     assert_eq!(
         next.len(),
@@ -587,7 +584,7 @@ fn messages_with_wrong_length_are_refused() {
     let running = Running::start(server, 1);
     let kernel = &running.kernel;
     for announced in [0_u32, 39, 41, u32::MAX] {
-        let mut message = fake::request(17, 10, 9, &Bytes::new());
+        let mut message = crate::fake::request(17, 10, 9, &Bytes::new());
         message[..4].copy_from_slice(&announced.to_ne_bytes());
         kernel.send(&message);
         assert_eq!(kernel.receive(), reply(10, -libc::EIO, &Bytes::new()));
@@ -609,12 +606,12 @@ fn malformed_forgets_have_no_reply() {
         Bytes::new().u32(2).u32(0).u64(6).u64(1),
         Bytes::new().u32(u32::MAX).u32(0),
     ] {
-        kernel.send(&fake::request(42, 10, 0, &body));
+        kernel.send(&crate::fake::request(42, 10, 0, &body));
     }
-    let mut message = fake::request(2, 10, 5, &Bytes::new().u64(1));
+    let mut message = crate::fake::request(2, 10, 5, &Bytes::new().u64(1));
     message[0] += 1;
     kernel.send(&message);
-    kernel.send(&fake::request(2, 10, 5, &Bytes::new().u32(1)));
+    kernel.send(&crate::fake::request(2, 10, 5, &Bytes::new().u32(1)));
     let got = kernel.ask(38, 12, 0, &Bytes::new());
     assert_eq!(got, reply(12, 0, &Bytes::new()));
     assert!(heard.try_recv().is_err());

@@ -7,9 +7,6 @@
     reason = "a test fails by panicking"
 )]
 
-#[allow(dead_code, reason = "each test program uses a part of it")]
-mod fake;
-
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -21,7 +18,7 @@ use cairnfs_transport::{
 };
 use parking_lot::Mutex;
 
-use fake::{Bytes, FEATURES, Kernel, Running, init, reply, request};
+use crate::fake::{Bytes, FEATURES, Kernel, Running, init, reply, request};
 
 const WANTED: Wanted = Wanted {
     features: Features::POSIX_ACL.union(Features::ALLOW_IDMAP),

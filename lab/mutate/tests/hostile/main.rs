@@ -12,9 +12,7 @@
     reason = "a test may panic"
 )]
 
-mod memory;
-
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
@@ -23,6 +21,8 @@ use std::thread;
 
 use cairnfs_mutate::{Base, CLASSES, Class, Verdict, bases, mutate, survives};
 use cairnfs_tier::size_from;
+
+use crate::memory;
 
 /// Number of mutations in a run: in the short tier, and in the deep one.
 const COUNT: [u64; 2] = [1600, 9600];
@@ -34,6 +34,8 @@ const MOST_MEMORY: usize = 16 << 20;
 const MOST_FAILURES: usize = 40;
 
 thread_local! {
+    /// Whether this thread tries mutations: its panics are kept, those of other tests are printed.
+    static TRIES: Cell<bool> = const { Cell::new(false) };
     /// The place of the last panic.
     static PANIC: RefCell<String> = const { RefCell::new(String::new()) };
 }
@@ -122,10 +124,18 @@ fn damaged_volumes_are_survived() {
         let found = names.iter().position(|n| *n == name);
         found.unwrap_or_else(|| panic!("no base {name}: one of {names:?}"))
     });
-    std::panic::set_hook(Box::new(|info| PANIC.set(info.to_string())));
+    let usual = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        if TRIES.get() {
+            PANIC.set(info.to_string());
+        } else {
+            usual(info);
+        }
+    }));
     let next = AtomicU64::new(seeds.start);
     let tried = Mutex::new(Tried::default());
     let work = || {
+        TRIES.set(true);
         loop {
             let seed = next.fetch_add(1, Ordering::Relaxed);
             if seed >= seeds.end || tried.lock().unwrap().failures.len() >= MOST_FAILURES {
@@ -139,7 +149,6 @@ fn damaged_volumes_are_survived() {
     };
     let threads = thread::available_parallelism().map_or(1, usize::from);
     thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(work))));
-    let _ = std::panic::take_hook();
     let tried = tried.into_inner().unwrap();
     for (class, verdicts) in &tried.verdicts {
         let of = |v| verdicts.get(&v).copied().unwrap_or(0);

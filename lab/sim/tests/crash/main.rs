@@ -18,7 +18,12 @@ mod branches;
 mod closure;
 mod determined;
 mod drops;
+// Beside this directory, in one program with it: it links the library once.
+#[path = "../fronts/main.rs"]
+mod fronts;
 mod hazards;
+#[path = "../invariant.rs"]
+mod invariant;
 mod judged;
 mod killed;
 mod mechanisms;

@@ -10,7 +10,7 @@ use cairnfs::fs::FileSystem;
 use cairnfs::{PublishOptions, Volume};
 use cairnfs_sim::whole::{Mounted, check};
 
-use crate::front::Front;
+use super::front::Front;
 
 /// A mount of the main branch, made at the first step.
 #[derive(Default)]

@@ -30,7 +30,7 @@ use cairnfs_fuse::convert::Refusal;
 use cairnfs_fuse::ops::{NewEntry, Ops};
 use cairnfs_fuse::options::WriteMode;
 
-use crate::stand::{APART, ROOT, STALE, Stand, Told, access_list};
+use stand::{APART, ROOT, STALE, Stand, Told, access_list};
 
 /// This includes files that are equal in both trees: a program that has one open may have read other
 /// files of the old tree.

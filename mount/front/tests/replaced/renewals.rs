@@ -6,7 +6,7 @@ use cairnfs_disk::acl::ACCESS;
 use cairnfs_disk::types::{EntryRef, KillPrivileges};
 use cairnfs_fuse::ops::Found;
 
-use crate::stand::{Stand, Told, access_list};
+use super::stand::{Stand, Told, access_list};
 
 /// A mount with the directories `d` and `e`, which were listed, and whose 200 files each were read then;
 /// returns both, and the files of `e`.

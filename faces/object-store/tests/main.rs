@@ -1,0 +1,5 @@
+//! The object store, in one program: it links the library once.
+
+mod killed;
+mod rules;
+mod suite;

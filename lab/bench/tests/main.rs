@@ -1,0 +1,16 @@
+//! The workloads, in one program: it links the library once. `tests/mounted.rs` is another program, which
+//! works on mounts.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a test fails by panicking"
+)]
+
+mod ageing;
+mod branches;
+mod common;
+mod fsmark;
+mod neighbour;
+mod syncs;
+mod xattr;

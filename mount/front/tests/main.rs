@@ -1,0 +1,8 @@
+//! The front without a kernel, in one program: it links the library once. `tests/replaced_mounted` is
+//! another program, which mounts.
+
+mod handles;
+mod lists;
+mod option_table;
+#[path = "replaced/main.rs"]
+mod replaced;
