@@ -296,6 +296,11 @@ impl Catalogue {
 
     /// Adds a moment, for the next head.
     pub(crate) fn add_moment(&mut self, moment: Moment) {
+        let mut layers = moment.layers.iter();
+        assert!(
+            layers.all(|number| self.layers.contains_key(number)),
+            "moment invariant 1: its layers are stored before it is named"
+        );
         self.moments.push(moment);
     }
 
@@ -364,6 +369,11 @@ impl Catalogue {
 
     /// Takes over a head that was stored.
     pub(crate) fn stored(&mut self, head: Head, bytes: &Bytes) {
+        let epoch = self.newest.as_ref().map_or(0, |newest| newest.epoch);
+        assert!(
+            head.number == self.last + 1 && head.epoch >= epoch,
+            "writer invariants 1, 2: numbers follow each other, epochs never fall"
+        );
         let (hash, size) = (Hash::of(bytes), Head::size(bytes));
         self.size.1 = size;
         self.last = head.number;

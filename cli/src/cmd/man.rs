@@ -31,6 +31,8 @@ pub struct Args {
 pub fn run(args: &Args, mut command: clap::Command) -> Result<ExitCode, AnyError> {
     command = command.disable_help_subcommand(true);
     command.build();
+    // Only this command has a version: by default the foot of another page is its last word and a blank.
+    let source = format!("cairnfs {}", command.get_version().unwrap_or_default());
     match (&args.page, &args.dir) {
         (Some(name), _) => {
             let mut found = &command;
@@ -38,22 +40,23 @@ pub fn run(args: &Args, mut command: clap::Command) -> Result<ExitCode, AnyError
                 let inner = found.find_subcommand(word);
                 found = inner.ok_or_else(|| format!("there is no command {word}"))?;
             }
-            io::stdout().write_all(&page(found)?)?;
+            io::stdout().write_all(&page(found, &source)?)?;
         }
         (None, Some(dir)) => {
             std::fs::create_dir_all(dir).map_err(|e| format!("{}: {e}", dir.display()))?;
-            write_all(&command, dir)?;
+            write_all(&command, &source, dir)?;
         }
         (None, None) => {}
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn write_all(command: &clap::Command, dir: &Path) -> Result<(), AnyError> {
+fn write_all(command: &clap::Command, source: &str, dir: &Path) -> Result<(), AnyError> {
     let path = dir.join(format!("{}.1", name_of(command)));
-    std::fs::write(&path, page(command)?).map_err(|e| format!("{}: {e}", path.display()))?;
+    std::fs::write(&path, page(command, source)?)
+        .map_err(|e| format!("{}: {e}", path.display()))?;
     for inner in command.get_subcommands().filter(|c| !c.is_hide_set()) {
-        write_all(inner, dir)?;
+        write_all(inner, source, dir)?;
     }
     Ok(())
 }
@@ -65,8 +68,10 @@ fn name_of(command: &clap::Command) -> String {
 }
 
 /// A page. What follows the options in the help keeps its lines: it has examples and tables.
-fn page(command: &clap::Command) -> io::Result<Vec<u8>> {
-    let man = Man::new(command.clone()).title(name_of(command));
+fn page(command: &clap::Command, source: &str) -> io::Result<Vec<u8>> {
+    let man = Man::new(command.clone())
+        .title(name_of(command))
+        .source(source);
     let mut out = Vec::new();
     man.render_title(&mut out)?;
     man.render_name_section(&mut out)?;

@@ -197,6 +197,16 @@ fn manual_pages_are_written() {
     let read = |name: &str| std::fs::read_to_string(pages.join(name)).unwrap();
     assert!(read("cairnfs.1").contains("cairnfs\\-mount(1)"));
     assert!(read("cairnfs-backup-prune.1").contains("cairnfs\\-backup\\-prune"));
+    for page in std::fs::read_dir(&pages).unwrap() {
+        let name = page.unwrap().file_name().into_string().unwrap();
+        let (text, title) = (read(&name), name.strip_suffix(".1").unwrap());
+        let head = text.lines().find(|line| line.starts_with(".TH")).unwrap();
+        let [_, titled, "1", _, "\"cairnfs", version] = head.split(' ').collect::<Vec<_>>()[..6]
+        else {
+            panic!("{name}: {head}")
+        };
+        assert!(titled == title && version.len() > 1, "{name}: {head}");
+    }
     let mount = read("cairnfs-mount.1");
     assert!(mount.contains(".SH NOTES\n.nf\n"), "{mount}");
     assert!(mount.contains("\n  write=back ") || mount.contains("\n  write\\=back "));

@@ -48,7 +48,6 @@ pub enum InjectedFault {
     MarkMissing,
     /// The durable mark is written at the front only.
     /// Contract: rot.front
-    /// Contract: rot.front
     MarkUncopied,
     /// The superblock is written while the index may still be in the device's cache.
     /// Contract: dependency, roots

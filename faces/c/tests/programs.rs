@@ -135,17 +135,6 @@ fn example_prints_its_notes() {
     assert_eq!(run_with(SHARED, "examples/notes.c", &["-O2"]), expected);
 }
 
-/// The program in the document is the example.
-#[test]
-fn document_has_the_example() {
-    let document = std::fs::read_to_string(root().join("../../docs/c-api.md")).unwrap();
-    let example = std::fs::read_to_string(root().join("examples/notes.c")).unwrap();
-    assert!(
-        document.contains(&format!("```c\n{example}```\n")),
-        "docs/c-api.md differs"
-    );
-}
-
 /// The program in docs/languages.md runs, and leaves what it says.
 #[test]
 fn document_has_a_program_that_runs() {

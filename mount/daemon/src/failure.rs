@@ -230,7 +230,7 @@ pub fn of_output(error: &(dyn Error + 'static)) -> Option<Failure> {
     })
 }
 
-/// Makes a failure of the output that tells what a command has done one that says that it is done.
+/// If a command cannot print its result, changes the failure to one that says that the command is done.
 ///
 /// # Errors
 /// Standard output failed.

@@ -13,8 +13,8 @@ pub trait Mounts {
     /// It cannot be asked for that.
     fn fetch(&self, branch: &str) -> io::Result<()>;
 
-    /// Calls `change`, which may give the name of a branch to another root. Its mount, if there is one,
-    /// shows that one then.
+    /// Calls `change`, which may give the name of a branch to another root. A mount of the branch then
+    /// shows the new root.
     ///
     /// # Errors
     /// The mount still shows the root of before.

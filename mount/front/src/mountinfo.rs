@@ -180,7 +180,7 @@ pub fn all_of(volume: &Path) -> io::Result<Vec<MountEntry>> {
 }
 
 /// Returns all mounts of the volume in this file or device, and of branches of it, whatever names it had when
-/// it was mounted. Asks for each volume that is mounted whether it is that one.
+/// it was mounted. Compares it with each mounted volume.
 ///
 /// # Errors
 /// The file cannot be looked up, or the table cannot be read.

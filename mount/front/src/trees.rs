@@ -237,8 +237,8 @@ impl Trees {
         all.find(|fs| fs.root_id() == root).map(Arc::clone)
     }
 
-    /// Held by an operation that takes or releases references, from before it looks up what its ids
-    /// mean, until it knows the ids of its result.
+    /// A hold for an operation that takes or releases references. It lasts from before the look-up of
+    /// the operation's ids until the ids of its result are known.
     pub fn hold_references(&self) -> RwLockReadGuard<'_, ()> {
         self.references.read()
     }
@@ -264,8 +264,8 @@ impl Trees {
         }
     }
 
-    /// What the list of roots says about the mounted tree. While it is being replaced, and its root has
-    /// another name already, that is what it said before: a branch of this name is what will be mounted.
+    /// The mounted tree in the list of roots. During a replacement, when its root has another name
+    /// already, the former entry is given: a branch of the former name will be mounted.
     pub fn shown(&self) -> Option<RootInfo> {
         self.shown_in(FileSystem::root_info)
     }
@@ -387,7 +387,7 @@ impl Table {
         apart.or_else(|| (!self.bound.contains_key(&ino)).then_some(ino))
     }
 
-    /// As [`Self::node`]; gives it one of its own if it needs that.
+    /// As [`Self::node`]; an inode that needs a node of its own gets one.
     fn node_or_new(&mut self, ino: u64) -> u64 {
         self.node(ino).unwrap_or_else(|| {
             let node = self.next;

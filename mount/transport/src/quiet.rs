@@ -1,14 +1,14 @@
 //! A moment in which all data that the kernel has begun to send has arrived.
 //!
-//! The kernel sends dirty data in the background, and nothing that follows waits for it. It counts
-//! the requests without a reply, but beside busy programs there is always one. So replies are kept
-//! back for a moment, all but those of writes: each program waits for its reply and sends nothing
-//! new, and when the kernel waits for the kept replies only, each write that had been sent before is
-//! answered. Serving goes on meanwhile, and no thread waits. Uses synchronization only.
+//! The kernel sends dirty data in the background, and no later request waits for that data. The
+//! kernel counts the requests without a reply, but beside busy programs there is always one. So for a
+//! moment all replies but those of writes are kept back: programs wait for the kept replies and send
+//! nothing new. When no other request than those with a kept reply is unanswered, every earlier write
+//! has been answered. Serving goes on meanwhile, and no thread waits. Uses synchronization only.
 //!
-//! A request whose answer waits for such a moment is itself unanswered all the time, as if its reply
-//! were kept. Any reader of a mount can send such requests, so their moments are kept
-//! apart: in three quarters of the time no reply is kept.
+//! A request that asks for such a moment is unanswered all the time, as if its reply were kept. Any
+//! reader of a mount can send such requests, so there is a pause between two moments: for three
+//! quarters of the time no reply is kept.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -115,8 +115,8 @@ impl Quiet {
         let _release = Release(self);
         self.keeps.store(true, Ordering::Relaxed);
         while began.elapsed() < LIMIT {
-            // What is counted here stays unanswered, so the number is of these requests if it is the
-            // same.
+            // The requests counted here stay unanswered. If the kernel has the same number of unanswered
+            // requests, there are no others.
             let unanswered = self.unanswered();
             match waiting() {
                 Some(number) if number == unanswered => return true,

@@ -54,7 +54,8 @@ pub(crate) struct Turn {
 }
 
 impl Turn {
-    /// Whether the loop may follow a client: no other one needs it, and its replies are watched over.
+    /// Whether the loop may follow a client: no other client needs the loop, and another thread
+    /// watches over its replies.
     pub fn follows(self) -> bool {
         self.lone && self.watched
     }
@@ -80,7 +81,7 @@ pub(crate) struct From {
 /// How a message arrived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Arrival {
-    /// It was there when the loop had finished its last one.
+    /// It was waiting when the loop had finished the message before.
     AtOnce,
     /// A poll found it.
     Polled,

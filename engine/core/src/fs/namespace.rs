@@ -49,8 +49,8 @@ pub(super) struct New<'a> {
     creds: Creds,
     target: Option<&'a [u8]>,
     xattrs: &'a [Given<'a>],
-    /// Its number, its time of creation, and flags of which it has those that the directory would pass
-    /// on; `None` for a new number, now, and the flags of the directory.
+    /// Number, time of creation and flags of the inode; of the flags it gets only those that a
+    /// directory passes on. `None` for a new number, now, and the flags of the directory.
     number: Option<(u64, Time, Flags)>,
 }
 

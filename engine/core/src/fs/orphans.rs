@@ -41,7 +41,7 @@ use crate::fs::sizes::{INODE_LEN, ORPHAN_STEP};
 use crate::inode::{Inode, InodeState};
 use crate::txn::{Commit, Need};
 use cairnfs_disk::error::{Error, Result};
-use cairnfs_disk::format::item::ORPHAN_TRUNCATE;
+use cairnfs_disk::format::item::{ORPHAN_REMOVE, ORPHAN_TRUNCATE};
 use cairnfs_disk::format::key::Kind;
 use cairnfs_disk::sync::Mutex;
 
@@ -61,6 +61,11 @@ impl FileSystem {
         state: &mut InodeState,
         what: u8,
     ) {
+        let links = state.attrs.as_ref().map(|attrs| attrs.nlink);
+        assert!(
+            links.is_none_or(|links| (links == 0) == (what == ORPHAN_REMOVE)),
+            "inode invariant 1: without links an orphan item says that the inode is removed"
+        );
         // An inode with an unfinished truncation has an orphan item already, maybe in the index.
         let existed = state.truncating;
         state.truncating |= what == ORPHAN_TRUNCATE;

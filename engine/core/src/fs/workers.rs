@@ -94,7 +94,7 @@ impl FileSystem {
             LogWork::Push(seq) => {
                 let pushed = match core.fsyncs().in_progress() {
                     0 => core.journal().push(seq, core),
-                    // They wait for what is closed, so that should be one context.
+                    // The fsyncs wait for every closed context: one is better than several.
                     _ => core.journal().write_through(seq, core),
                 };
                 pushed.inspect_err(|_| signals.put_off(seq))
@@ -121,7 +121,7 @@ impl FileSystem {
                 } else if core.merger().has_rest() {
                     core.signals().want_settle();
                 }
-                // Of those without a name, the last reader may be gone.
+                // The last reader of a root without a name may be gone.
                 if core.has_dropped() {
                     core.signals().want_drop();
                 }

@@ -292,9 +292,8 @@ impl Index {
         Ok(units)
     }
 
-    /// Whether a tree has the node at `ptr` with this level and this first key. The walk may read a
-    /// node that both trees have if they have other bounds around it, so that it was read does not
-    /// tell.
+    /// Whether a tree has the node at `ptr` with this level and this first key. That the walk has read
+    /// a node does not show this: it also reads a node of both trees if its bounds differ.
     fn refers_to(&self, tree: &Tree, first: &Key, (ptr, level): (&RawPtr, u8)) -> Result<bool> {
         let Some(mut at) = root_level(tree)? else {
             return Ok(false);

@@ -18,6 +18,7 @@ use crate::journal::vector::LogVector;
 use crate::journal::{Journal, LogSpaceReclaimer, Written};
 use cairnfs_disk::device::Stamps;
 use cairnfs_disk::error::Result;
+use cairnfs_disk::fault::{InjectedFault, is_injected};
 use cairnfs_disk::format::record::FLAG_FSYNC;
 use cairnfs_disk::sync::atomic::Ordering;
 
@@ -47,6 +48,10 @@ impl FsyncRecord {
         if charge == 0 {
             return;
         }
+        assert!(
+            vector.seq() == context.seq || is_injected(InjectedFault::RelogInPlace),
+            "context invariant 6: a charge is taken over from the vector's own context"
+        );
         vector.set_logged();
         context.charge(-charge);
         self.paid += charge;

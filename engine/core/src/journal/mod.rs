@@ -478,6 +478,10 @@ impl Journal {
         if credited {
             self.ring.take(CONTEXT_BASE);
         }
+        assert!(
+            self.ring.tail() <= tail,
+            "merge invariant 3: the tail never moves back"
+        );
         self.ring.move_tail(tail);
     }
 

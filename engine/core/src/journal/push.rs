@@ -1,8 +1,8 @@
 //! Writing to the log: a closed context, and the records of any kind, which get their places and
 //! headers sequentially.
 //!
-//! Each write has its turn ([`super::head`]). It holds the head's lock meanwhile, except that a
-//! background push only gives its records their places under it and writes them beside other pushes.
+//! Each write has its turn ([`super::head`]), and holds the head's lock in it. A background push
+//! holds the lock only while its records get their places, and writes them beside other pushes.
 //! Data that a context refers to is durable before the first record that refers to it is written.
 
 use std::sync::Arc;

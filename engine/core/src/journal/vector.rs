@@ -8,6 +8,7 @@
 use std::sync::Arc;
 
 use crate::values::Value;
+use cairnfs_disk::fault::{InjectedFault, is_injected};
 use cairnfs_disk::format::NODE_SIZE;
 use cairnfs_disk::format::key::Key;
 use cairnfs_disk::format::overflow::UNIT_DATA;
@@ -274,6 +275,14 @@ impl LogVector {
     /// Overwrites the value in place if the new one fits. Allowed only while its context is open.
     /// Returns the charge of the old value, and that of the new one if it fits.
     pub fn overwrite(&self, change: &Change<'_>) -> (i64, Option<i64>) {
+        let faults = [
+            InjectedFault::FsyncRecordOverwritten,
+            InjectedFault::RelogInPlace,
+        ];
+        assert!(
+            !self.is_logged() || faults.into_iter().any(is_injected),
+            "fsync invariant 4: what is gathered is not changed any more"
+        );
         let mut body = self.body.lock();
         let old = body.charge();
         (old, body.refill(change).then(|| body.charge()))

@@ -279,8 +279,8 @@ impl Budget {
     }
 
     /// Counts freed blocks, and `units` units that became entirely free. `given` is raised before
-    /// the blocks can be reserved, and while their group is locked, so that a search that found
-    /// nothing notices that it missed them.
+    /// the blocks can be reserved, and while their group is locked: a search without success then
+    /// notices that there are more.
     pub fn give(&self, blocks: u64, units: u64) {
         self.given.fetch_add(blocks, Ordering::AcqRel);
         self.add(blocks, units);

@@ -190,8 +190,8 @@ impl State {
         Ok(false)
     }
 
-    /// As [`Self::cover`], for a fork: where no pool is, which only heads that inherit have, a class that
-    /// might use it takes the little that is needed from what it may use besides.
+    /// As [`Self::cover`], for a fork. Without a pool (only heads that inherit make one), a class that
+    /// may use the pool takes the little that is needed from the rest of the standing reserve.
     fn cover_fork(&mut self, space: &Space, class: Class) -> Result<bool> {
         let covered = self.cover(space, class)?;
         if covered || class == Class::Ordinary {

@@ -66,7 +66,8 @@ struct Turn<'a>(&'a Watermark);
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        *self.0.led.lock() = false;
+        let led = std::mem::replace(&mut *self.0.led.lock(), false);
+        debug_assert!(led, "group invariant 1: one thread leads");
         self.0.ended.notify_all();
     }
 }

@@ -230,11 +230,12 @@ impl Receiving {
         }
     }
 
-    /// The number here of an inode whose contents or extended attributes follow. Without a record of
-    /// its attributes these stay as they are, which the changes to come would not leave them.
+    /// The number here of an inode whose contents or extended attributes follow. Changes of contents
+    /// set times; so if the stream has no Change of the inode, its attributes are noted first, and are
+    /// set again at the end.
     fn filling(&mut self, ino: u64) -> Result<u64> {
         let here = self.here(ino)?;
-        // Those of the root directory were noted before anything was done.
+        // The attributes of the root directory were noted before anything was done.
         if self.settled != ino && ino != ROOT_INO {
             self.settled = ino;
             let attr = self.graft.attr(here)?.ok_or(Error::NotFound)?;

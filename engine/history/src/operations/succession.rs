@@ -101,9 +101,8 @@ impl Succession {
         names.map(|name| (name.dir, name.name.as_slice()))
     }
 
-    /// Directory and name of all names that the given inodes, none of which is a directory, have in
-    /// the old tree. Those of an inode with several are looked for in the directories among `known`
-    /// only.
+    /// Directory and name of all names of the given inodes in the old tree. None of the inodes is a
+    /// directory. If an inode has several names, only the directories in `known` are searched for them.
     ///
     /// # Errors
     /// A damaged volume, the device's failure.

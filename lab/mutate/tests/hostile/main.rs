@@ -1,7 +1,7 @@
 //! Thousands of damaged volumes, the same ones each time: none makes the engine or the check panic,
 //! loop forever or use much memory, and a volume without findings is sound.
 //!
-//! `CAIRNFS_MUTATIONS=N` sets the number of mutations, `CAIRNFS_MUTATION_SEED=N` tries one seed,
+//! `CAIRNFS_MUTATIONS` is the number of seeds, `CAIRNFS_MUTATION_FROM` the first one;
 //! `CAIRNFS_MUTATION_BASE=NAME` damages one base only.
 //!
 //! Contract: readonly, rot, hostile
@@ -38,10 +38,6 @@ thread_local! {
     static TRIES: Cell<bool> = const { Cell::new(false) };
     /// The place of the last panic.
     static PANIC: RefCell<String> = const { RefCell::new(String::new()) };
-}
-
-fn number(name: &str) -> Option<u64> {
-    std::env::var(name).ok()?.parse().ok()
 }
 
 /// The trees that a reader may see of a base with bit rot: its tree, or, if the end of its log was
@@ -114,11 +110,9 @@ impl Tried {
 fn damaged_volumes_are_survived() {
     let bases = bases();
     let sound: Vec<_> = bases.iter().map(sound_trees).collect();
-    let seeds = match number("CAIRNFS_MUTATION_SEED") {
-        Some(seed) => seed..seed + 1,
-        None => 0..size_from("CAIRNFS_MUTATIONS", COUNT[0], COUNT[1]),
-    };
-    let count = seeds.end - seeds.start;
+    let from = size_from("CAIRNFS_MUTATION_FROM", 0, 0);
+    let count = size_from("CAIRNFS_MUTATIONS", COUNT[0], COUNT[1]);
+    let seeds = from..from + count;
     let only = std::env::var("CAIRNFS_MUTATION_BASE").ok().map(|name| {
         let names: Vec<_> = bases.iter().map(|b| b.name).collect();
         let found = names.iter().position(|n| *n == name);

@@ -33,13 +33,13 @@ use crate::opening::OpenVolume;
 /// How long a mount waits for the directory of its backup before it goes on without having seen it.
 const GLANCE: Duration = Duration::from_secs(1);
 
-/// What somebody wants of the thread; it answers when it has stored what there was when it took this.
+/// A request to the thread. The answer comes when the state at the time of the request is stored.
 pub(crate) enum Order {
     /// A moment now.
     Now(Sender<Outcome>),
     /// A moment now, which is the last one.
     Last(Sender<Outcome>),
-    /// Those that wait for what they have made durable want a moment.
+    /// Fsyncs that wait for the backup want a moment.
     Wake,
     /// A job beside the shipments has ended.
     Done(Box<cairnfs_backup::Result<Done>>),

@@ -16,7 +16,7 @@
 //! one that returns it, so a create costs a GETATTR on kernels up to 6.18.
 //!
 //! Invariant: an operation looks up once which tree its ids mean, and does all of its work there. If
-//! that tree refuses it because it was replaced meanwhile, nothing of it was done, and it begins again.
+//! the tree was replaced meanwhile and refuses, nothing was done, and the operation begins again.
 
 mod asking;
 mod attributes;

@@ -3,9 +3,9 @@
 //!
 //! The engine gives the branch's name to another root, and the old one refuses changes from then on.
 //! Operations that are refused so wait here until the mount has switched to the new tree, and are
-//! repeated there. Regular files stay with the old tree, also those that are equal in both: a program
-//! that has one open may act on what it read from other files of that tree. What else differs between
-//! both trees decides which inodes go on, and what the kernel is told to forget; see
+//! repeated there. Regular files stay with the old tree, also if they are equal in both: a program
+//! with an open file may act on what it read from other files of the old tree. The other differences
+//! of the trees decide which inodes go on, and what the kernel is told to forget; see
 //! docs/internals/roots.md.
 
 use std::collections::{BTreeSet, HashMap};
@@ -203,11 +203,10 @@ impl LeftBehind {
     }
 }
 
-/// Whether the node of an inode of the old tree goes on with the new one. That of a regular file does
-/// not, changed or not, unless no file at all differs: a program that has it open may change it by what
-/// it has read of files that were replaced. The kernel sends no message when a file is opened, and has
-/// one cache for all that have it open, so these programs cannot be told from later ones by anything
-/// but the node.
+/// Whether the node of an inode of the old tree goes on with the new one. The node of a regular file
+/// does so only if no file at all differs: a program with the file open may write what follows from
+/// other files, which were replaced. The kernel sends no message when a file is opened, and has one
+/// cache for all programs with the file open. So only the node tells them from later ones.
 ///
 /// If another inode has got a list, the kernel is told within the switch, and waits if it just evicts
 /// the inode. So only directories go on then.

@@ -125,7 +125,7 @@ pub struct NewMount {
 /// How a session has ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ended {
-    /// Others are left. What this one was sent is durable, or it says why not.
+    /// Other mounts are left. Everything in this mount is durable, or the error says why not.
     Apart(Result<(), String>),
     /// It was the last one.
     Last,
@@ -491,8 +491,8 @@ impl Sessions {
         Some(live.mounted.dir().to_path_buf())
     }
 
-    /// What the list of roots says about the tree that the mount with this device number shows. While
-    /// that is being replaced, it is what it said before: what the name leads to is mounted soon.
+    /// The tree of the mount with this device number, in the list of roots. During a replacement the
+    /// former entry is given: the branch of the former name will be mounted.
     pub fn shown_by(&self, device: &str) -> Option<RootInfo> {
         let ops = {
             let state = self.state.lock();

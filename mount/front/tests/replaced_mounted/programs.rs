@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use cairnfs::{PublishOptions, Volume};
 use cairnfs_fuse::Transport;
 use cairnfs_fuse::options::WriteMode;
+use cairnfs_tier::size;
 
 use crate::settled;
 use crate::stand::{Mount, able, each_way, is_refused};
@@ -391,15 +392,14 @@ fn keep_few(volume: &Volume, kept: &str) {
     }
 }
 
-/// `CAIRNFS_STALE_MINUTES` runs it as long, in both write modes.
+/// The deep tier goes on for minutes.
 #[test]
 fn discarded_bytes_do_not_reach_the_new_state() {
     if !able(Transport::Dev) {
         return;
     }
-    let minutes = std::env::var("CAIRNFS_STALE_MINUTES").ok();
-    let minutes: u64 = minutes.map_or(0, |minutes| minutes.parse().unwrap());
+    let least = Duration::from_secs(size(0, 300));
     for write in [WriteMode::Through, WriteMode::Back] {
-        discarded_bytes(write, 12, Duration::from_secs(minutes * 30));
+        discarded_bytes(write, 12, least);
     }
 }

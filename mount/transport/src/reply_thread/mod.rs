@@ -397,7 +397,7 @@ impl ReplyThread {
             return self.search.released();
         }
         if std::mem::replace(&mut self.client, client) != client {
-            // It goes on where the last one was, if it is there.
+            // The new client is looked for first where the last one was.
             return Move::None;
         }
         let handoff = &self.handoff;

@@ -310,7 +310,7 @@ struct EventLoop<S> {
     channel: Arc<Channel>,
     /// Takes the replies of writes, and others that must not be kept back.
     direct: Arc<dyn Sink>,
-    /// Takes those of other requests, which can be kept back.
+    /// Takes all other replies, which can be kept back.
     patient: Arc<dyn Sink>,
     readers: Arc<Readers>,
     by_rings: Arc<ByRings>,

@@ -160,6 +160,13 @@ impl Core {
             return Err(error);
         }
         let newest = self.superblocks.newest();
+        let names = [newest.checkpoint, newest.checkpoint_before];
+        let is_named =
+            |raw: &RawCheckpoint| (raw.seq.get(), raw.number.get()) == (id.seq, id.number);
+        assert!(
+            names.iter().any(is_named) || is_injected(InjectedFault::CheckpointUnrecorded),
+            "checkpoint invariant 2: its name is durable before it is read"
+        );
         let mut trees = self.roots.merged_trees();
         trees.push((volume_tree(&newest), 0));
         let table = pinned.encode(self.geometry.table_blocks());

@@ -250,8 +250,8 @@ impl Core {
         Ok(walk.result(&BlockSet::default()).len() * BLOCK_SIZE as u64)
     }
 
-    /// Whether roots were dissolved since the last call, and changes wait for a merge: it frees what
-    /// others had given up while they still shared it with these roots.
+    /// Whether roots were dissolved since the last call, and changes wait for a merge. The merge frees
+    /// the blocks that other roots gave up while the dissolved roots still had them.
     pub fn may_free_by_merge(&self) -> bool {
         self.drops.dissolved.swap(false, Ordering::AcqRel) && self.heads.are_dirty()
     }

@@ -156,7 +156,7 @@ mod tests {
 
     #[test]
     fn lists_come_into_one_order_without_duplicates() {
-        // In those of 20,000 nearly half of the numbers are twice.
+        // In a list of 20,000 nearly half of the numbers occur twice.
         for (count, len) in [(0, 0), (1, 1), (2, 20_000), (3, 5000), (16, 3000), (5, 17)] {
             let number = |list: u64, n: u64| (n * 7919 + list * 13) % 11_003;
             let inode = |ino| (ino, Arc::new(Inode::new(ino)));

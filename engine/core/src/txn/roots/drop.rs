@@ -95,8 +95,8 @@ impl Roots {
         }
     }
 
-    /// The item of a root once it is dropped; a head is frozen at `boundary`. One that was chosen by its
-    /// name, or because it has none, may have another one by then, and stays.
+    /// The item of a root once it is dropped; a head is frozen at `boundary`. A root that was chosen by
+    /// its name, or for having none, stays if it has another name by then.
     ///
     /// # Errors
     /// As [`Self::check_droppable`]; [`Error::NotFound`] if its name is another one than `name`.
