@@ -1,7 +1,7 @@
 //! The volume under check: its device, the current superblock, and block reads.
 //!
 //! A crash during a superblock write leaves an invalid slot, so an invalid slot alone is not a
-//! finding, neither at the front nor in a copy. The log shows whether the newest superblock was lost.
+//! finding but a note (`places`), neither at the front nor in a copy. The log shows whether the newest superblock was lost.
 
 use cairnfs_disk::device::{AlignedBuf, Device};
 use cairnfs_disk::error::{Corruption, Error, Result};
@@ -14,6 +14,7 @@ use cairnfs_disk::format::superblock::{
 use cairnfs_disk::format::{BLOCK_SIZE, NODE_BLOCKS};
 
 use crate::codes;
+use crate::places;
 use crate::report::{Finding, Ledger};
 
 pub(crate) struct Volume<'d> {
@@ -77,7 +78,7 @@ impl<'d> Volume<'d> {
 }
 
 /// Reads a block, if the device has it.
-fn read_block(device: &dyn Device, block: u64) -> Result<Option<AlignedBuf>> {
+pub(crate) fn read_block(device: &dyn Device, block: u64) -> Result<Option<AlignedBuf>> {
     let offset = block.saturating_mul(BLOCK_SIZE as u64);
     if device.size() < offset.saturating_add(BLOCK_SIZE as u64) {
         return Ok(None);
@@ -218,7 +219,7 @@ fn choose(device: &dyn Device, ledger: &mut Ledger<'_>) -> Result<(Superblock, b
     if let Some(error) = unread.filter(|_| !copied) {
         return Err(error);
     }
-    let newest = check_copies(&known, &valid, &copies, ledger);
+    let newest = check_copies(device, &known, (&valid, &copies), ledger);
     match (front, found) {
         (_, Some(block)) => {
             let message = "no superblock at the front of the volume: a copy is used";
@@ -240,9 +241,9 @@ fn choose(device: &dyn Device, ledger: &mut Ledger<'_>) -> Result<(Superblock, b
 /// The newest of the superblocks at the front and in the copies; reports copies that cannot be. Of
 /// equal ones, that at the front counts.
 fn check_copies(
+    device: &dyn Device,
     known: &Superblock,
-    front: &[Superblock],
-    copies: &[Copies],
+    (front, copies): (&[Superblock], &[Copies]),
     ledger: &mut Ledger<'_>,
 ) -> Superblock {
     let copied = copies.iter().flat_map(|copies| copies.slots);
@@ -256,6 +257,7 @@ fn check_copies(
     });
     let generation = newer.generation.get();
     let before = all.iter().find(|s| s.generation.get() + 1 == generation);
+    places::note(device, (&newer, before), ledger);
     for unit in copies {
         if !unit.is_regular(&newer, before) {
             ledger.add(unit.finding(&newer));

@@ -10,6 +10,10 @@ pub const SUPERBLOCK_MISMATCH: &str = "superblock-mismatch";
 pub const SUPERBLOCK_FRONT: &str = "superblock-front";
 /// A copy of the superblock is lost or stale, other than a power cut leaves it.
 pub const SUPERBLOCK_COPY: &str = "superblock-copy";
+/// A note: a place of a superblock, at the front or of a copy, has none, and others have it.
+pub const SUPERBLOCK_PLACE: &str = "superblock-place";
+/// A note: a place of the durable mark has something else than one.
+pub const MARK_PLACE: &str = "mark-place";
 /// A log record was written under a newer superblock than the newest readable one.
 pub const SUPERBLOCK_LOST: &str = "superblock-lost";
 

@@ -7,7 +7,7 @@
 //! after a finding, and suppresses findings that an earlier one explains; [`Report::unchecked`]
 //! lists what could not be checked for that reason.
 //!
-//! The steps, one module each: superblock (`checked_volume`), log (`log`, `overlay`), the table of roots
+//! The steps, one module each: superblock (`checked_volume`, `places`), log (`log`, `overlay`), the table of roots
 //! (`root_table`); then for each root its tree (`tree`), the items of each object (`structure`, `object`,
 //! `directory`), values that attributes share (`shared`), links between objects (`links`), a path
 //! for each finding about an inode (`paths`), and on request the files' contents (`data`); at the
@@ -29,6 +29,7 @@ mod object;
 mod overlay;
 mod parent;
 mod paths;
+mod places;
 mod report;
 mod root_table;
 mod shared;

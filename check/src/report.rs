@@ -121,6 +121,9 @@ pub struct Stats {
 pub struct Report {
     /// The problems; at most [`MAX_FINDINGS`], then one of [`codes::TOO_MANY`].
     pub findings: Vec<Finding>,
+    /// What may be damage and harms nothing: a power cut can leave the same, and the next change of the
+    /// volume mends it.
+    pub notes: Vec<Finding>,
     /// Descriptions of what could not be checked because of the findings.
     pub unchecked: Vec<String>,
     /// Counts of what was read.
@@ -128,7 +131,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Whether there is no finding.
+    /// Whether there is no finding. There may be notes.
     pub fn is_clean(&self) -> bool {
         self.findings.is_empty()
     }
@@ -166,6 +169,10 @@ impl<'p> Ledger<'p> {
         } else {
             self.dropped += 1;
         }
+    }
+
+    pub(crate) fn note(&mut self, note: Finding) {
+        self.report.notes.push(note);
     }
 
     /// The findings from now on are about a snapshot, or about a branch other than main.

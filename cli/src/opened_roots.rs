@@ -10,6 +10,7 @@ use std::sync::Arc;
 use cairnfs::fs::FileSystem;
 use cairnfs::{RootInfo, Time};
 use cairnfs_daemon::failure::{self, AnyError, Failure, io_text, show_bytes, shown};
+use cairnfs_daemon::handover::frames::NamedMount;
 use cairnfs_daemon::mounts::{Mounts, Shipping};
 use cairnfs_daemon::raw_path;
 use cairnfs_daemon::reference::{change_failure, name_of, root_failure};
@@ -26,7 +27,7 @@ pub struct Roots<'a> {
     path: PathBuf,
     library: cairnfs::Volume,
     place: Place<'a>,
-    /// The branch or snapshot whose mount was named in place of the volume.
+    /// The branch or snapshot whose mount was named in place of the volume, and has ended.
     named: Option<String>,
     stage: &'a Stage,
 }
@@ -35,8 +36,8 @@ pub struct Roots<'a> {
 enum Place<'a> {
     /// In this process, for this command.
     Here(Volume),
-    /// In this process, which is the daemon of its mounts.
-    Mounted(&'a dyn Mounts),
+    /// In this process, which is the daemon of its mounts; one of them was named in place of the volume.
+    Mounted(&'a dyn Mounts, Option<NamedMount>),
 }
 
 impl<'a> Roots<'a> {
@@ -61,19 +62,18 @@ impl<'a> Roots<'a> {
         })
     }
 
-    /// The open volume of a daemon, which the user calls `path`; `named` is the branch or snapshot
-    /// whose mount that is.
+    /// The open volume of a daemon, which the user calls `path`; that is `mount`, or the volume itself.
     pub fn of_daemon(
         path: &Path,
         fs: Arc<FileSystem>,
-        (mounts, named): (&'a dyn Mounts, Option<String>),
+        (mounts, mount): (&'a dyn Mounts, Option<NamedMount>),
         stage: &'a Stage,
     ) -> Self {
         Self {
             path: path.to_path_buf(),
             library: cairnfs::Volume::from(fs),
-            place: Place::Mounted(mounts),
-            named,
+            place: Place::Mounted(mounts, mount),
+            named: None,
             stage,
         }
     }
@@ -88,9 +88,32 @@ impl<'a> Roots<'a> {
         self.stage
     }
 
-    /// The branch that is meant if none is named: that of the mount, or main.
-    pub fn branch(&self) -> &str {
-        self.named.as_deref().unwrap_or(MAIN_NAME)
+    /// Calls `once` with the branch that is `given`, or meant if none is: that of the mount, or main. If
+    /// that has got another name meanwhile and `once` fails, it is called again with that one. What it does
+    /// is done wholly or not at all, so nothing is done twice.
+    ///
+    /// # Errors
+    /// Those of `once`.
+    pub fn on_branch<T, E>(
+        &self,
+        given: Option<&str>,
+        mut once: impl FnMut(&str) -> Result<T, E>,
+    ) -> Result<T, E> {
+        loop {
+            let branch = given.map_or_else(|| self.branch(), str::to_owned);
+            match once(&branch) {
+                Err(_) if given.is_none() && self.branch() != branch => {}
+                done => return done,
+            }
+        }
+    }
+
+    fn branch(&self) -> String {
+        let named = match &self.place {
+            Place::Mounted(mounts, mount) => mount.as_ref().and_then(|mount| mounts.name_of(mount)),
+            Place::Here(_) => self.named.clone(),
+        };
+        named.unwrap_or_else(|| MAIN_NAME.to_owned())
     }
 
     /// The branch or snapshot of a reference.
@@ -157,7 +180,7 @@ impl<'a> Roots<'a> {
     }
 
     fn fetch(&self, root: &RootInfo) -> Result<(), Failure> {
-        if let Place::Mounted(mounts) = &self.place
+        if let Place::Mounted(mounts, _) = &self.place
             && let Err(error) = mounts.fetch(name_of(root))
         {
             let what = format!("{}: {}", shown(&self.path), show_name(root));
@@ -175,7 +198,7 @@ impl<'a> Roots<'a> {
     /// # Errors
     /// Where it is mounted.
     pub fn check_unmounted(&self, root: &RootInfo) -> Result<(), Failure> {
-        let Place::Mounted(mounts) = &self.place else {
+        let Place::Mounted(mounts, _) = &self.place else {
             return Ok(());
         };
         match mounts.mounted_on(root.id) {
@@ -192,11 +215,13 @@ impl<'a> Roots<'a> {
     }
 
     /// Calls `change`, which may give the name of a branch to another root; its mount shows that one
-    /// then. If it cannot, that is told.
-    pub fn replacing<T>(&self, root: &RootInfo, change: impl Fn() -> T) -> T {
+    /// then. If it cannot, that is told. `others` are the names that it takes away or gives besides:
+    /// nothing is mounted of what they lead to before it has ended.
+    pub fn replacing<T>(&self, root: &RootInfo, others: &[&str], change: impl Fn() -> T) -> T {
         let mut done = None;
-        if let Place::Mounted(mounts) = &self.place {
-            let followed = mounts.replacing(name_of(root), &mut || done = Some(change()));
+        if let Place::Mounted(mounts, _) = &self.place {
+            let mut change = || done = Some(change());
+            let followed = mounts.replacing(name_of(root), others, &mut change);
             if let Err(why) = followed {
                 let what = format!("{}: {}", shown(&self.path), show_name(root));
                 let why = format!("the mount still shows its files of before: {why}");
@@ -210,7 +235,7 @@ impl<'a> Roots<'a> {
     /// Whether a mount with this device number is one of the volume.
     pub fn is_mounted_as(&self, device: &str) -> bool {
         match &self.place {
-            Place::Mounted(mounts) => mounts.serves(device),
+            Place::Mounted(mounts, _) => mounts.serves(device),
             Place::Here(_) => false,
         }
     }
@@ -221,7 +246,7 @@ impl<'a> Roots<'a> {
     /// The command was interrupted.
     pub fn ship(&self) -> Result<Shipping, Failure> {
         match &self.place {
-            Place::Mounted(mounts) => mounts.ship(&|| self.stage.check()),
+            Place::Mounted(mounts, _) => mounts.ship(&|| self.stage.check()),
             Place::Here(_) => Ok(Shipping::No),
         }
     }
@@ -238,7 +263,7 @@ impl<'a> Roots<'a> {
     pub fn close(self) -> Result<(), Failure> {
         match self.place {
             Place::Here(opened) => opened.close(),
-            Place::Mounted(_) => Ok(()),
+            Place::Mounted(..) => Ok(()),
         }
     }
 }
@@ -308,22 +333,23 @@ pub struct NewRoot {
 }
 
 impl NewRoot {
-    /// Makes it of the root of the reference `from`, by `make`, which gets the name of that root and the
-    /// new one.
+    /// Makes it of the root of the reference `from`, or else of the branch that is meant, by `make`, which
+    /// gets the name of that root and the new one.
     ///
     /// # Errors
     /// There is no such root, or nothing can be made of it.
     pub fn make(
         &self,
         roots: &Roots<'_>,
-        from: &str,
+        from: Option<&str>,
         make: impl Fn(&cairnfs::Volume, &str, &str) -> cairnfs::Result<RootInfo>,
     ) -> Result<u8, AnyError> {
-        let made = roots.with(&[from], || {
+        let once = |from: &str| {
             let from = roots.find_whole(from)?;
             let made = make(roots.volume(), name_of(&from), &self.name);
             made.map_err(|e| change_failure(roots.path(), &self.name, &e))
-        })?;
+        };
+        let made = roots.on_branch(from, |from| roots.with(&[from], || once(from)))?;
         let line = format!("Made the {} {}", kind(&made), show_name(&made));
         self.telling
             .tell(roots.stage(), &JsonRoot::from(&made), &[line])?;
@@ -384,4 +410,122 @@ pub fn take_back(volume: &Path, kept: &str, branch: &str) -> String {
     let volume = shell::word_of_path(volume);
     let (kept, branch) = (shell::word(kept), shell::word(branch));
     format!("To take this back: cairnfs restore {volume} {kept} --branch {branch}")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::io;
+
+    use clap::Parser;
+
+    use super::*;
+    use crate::verbs::Verb;
+
+    /// Mounts in which something happens as soon as a replacement has begun, or is about to be looked at.
+    struct Meanwhile<F> {
+        happens: F,
+        looks: Cell<u32>,
+    }
+
+    impl<F: Fn(u32) -> Option<String>> Mounts for Meanwhile<F> {
+        fn fetch(&self, _branch: &str) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn replacing(
+            &self,
+            _branch: &str,
+            _others: &[&str],
+            change: &mut dyn FnMut(),
+        ) -> cairnfs::Result<()> {
+            self.looks.set(self.looks.get() + 1);
+            change();
+            Ok(())
+        }
+
+        fn name_of(&self, _mount: &NamedMount) -> Option<String> {
+            self.looks.set(self.looks.get() + 1);
+            (self.happens)(self.looks.get())
+        }
+
+        fn serves(&self, _device: &str) -> bool {
+            true
+        }
+
+        fn mounted_on(&self, _root: u32) -> Option<PathBuf> {
+            (self.happens)(self.looks.get()).map(PathBuf::from)
+        }
+
+        fn ship(&self, _check: &dyn Fn() -> Result<(), Failure>) -> Result<Shipping, Failure> {
+            Ok(Shipping::No)
+        }
+    }
+
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(subcommand)]
+        verb: Verb,
+    }
+
+    /// Performs a command on a volume with mounts to which something happens.
+    fn perform(
+        volume: &cairnfs::Volume,
+        happens: impl Fn(u32) -> Option<String>,
+        words: &[&str],
+    ) -> Result<u8, String> {
+        let stage = Stage::on_errors().unwrap();
+        let mounts = Meanwhile {
+            happens,
+            looks: Cell::new(0),
+        };
+        let mount = NamedMount {
+            device: "0:1".into(),
+            name: None,
+        };
+        let fs = Arc::clone(volume.file_system());
+        let roots = Roots::of_daemon(Path::new("v"), fs, (&mounts, Some(mount)), &stage);
+        let words = ["cairnfs"].iter().chain(words);
+        let verb = Line::try_parse_from(words).unwrap().verb;
+        verb.perform(&roots).map_err(|error| error.to_string())
+    }
+
+    /// A branch is mounted between the look at its mounts and the moment from which on it gets none.
+    #[test]
+    fn branch_that_is_mounted_meanwhile_is_not_published() {
+        let volume = cairnfs::Volume::in_memory(64 << 20).unwrap();
+        drop(volume.branch("work").unwrap());
+        let mounted = |begun: u32| (begun > 0).then(|| "/mnt".to_owned());
+        let refused = perform(&volume, mounted, &["publish", "-q", "v", "work"]);
+        assert_eq!(refused, Err("v: work: is mounted on /mnt".into()));
+        assert!(volume.find_root("work").is_ok());
+        assert_eq!(
+            perform(&volume, |_| None, &["publish", "-q", "v", "work"]),
+            Ok(0)
+        );
+    }
+
+    /// The mounted branch is renamed when a command has just asked for its name.
+    #[test]
+    fn mounted_branch_is_followed_to_its_new_name() {
+        let words: [&[&str]; 4] = [
+            &["snapshot", "-q", "v", "s"],
+            &["branch", "-q", "v", "b"],
+            &["restore", "-q", "v", "first"],
+            &["diff", "-q", "v", "first"],
+        ];
+        for words in words {
+            let volume = cairnfs::Volume::in_memory(64 << 20).unwrap();
+            volume.snapshot("first").unwrap();
+            drop(volume.branch("old").unwrap());
+            let renamed = |look: u32| {
+                if look > 1 {
+                    return Some("new".to_owned());
+                }
+                volume.rename_root("old", "new").unwrap();
+                Some("old".to_owned())
+            };
+            assert_eq!(perform(&volume, renamed, words), Ok(0), "{words:?}");
+        }
+    }
 }

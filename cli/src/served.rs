@@ -32,7 +32,7 @@ impl Command for Served {
         let Self { verb, manner } = *self;
         let stage = Stage::of_caller(caller.streams, manner, caller.connection);
         let read_only = place.fs.is_read_only();
-        let mounts = (place.mounts, place.named);
+        let mounts = (place.mounts, place.mount);
         let roots = Roots::of_daemon(verb.volume(), place.fs, mounts, &stage);
         let done = if read_only && verb.access() == Access::Write {
             Err(Error::ReadOnly.into())

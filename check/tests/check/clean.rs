@@ -12,6 +12,7 @@ use super::with_plan;
 fn sound_volume_is_clean() {
     let report = Plan::base().build().check(true).unwrap();
     assert!(report.is_clean(), "{:#?}", report.findings);
+    assert_eq!(report.notes, []);
     assert_eq!(report.unchecked, Vec::<String>::new());
     let s = report.stats;
     assert_eq!((s.superblocks, s.log_records, s.log_entries), (2, 3, 7));
@@ -58,6 +59,8 @@ fn invalid_older_superblock_is_not_damage() {
     let report = image.check(true).unwrap();
     assert!(report.is_clean(), "{:#?}", report.findings);
     assert_eq!(report.stats.superblocks, 1);
+    let notes: Vec<_> = report.notes.iter().map(|n| (n.code, n.block)).collect();
+    assert_eq!(notes, [("superblock-place", Some(older))]);
 }
 
 /// Contract: atomic

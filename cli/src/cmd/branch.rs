@@ -36,6 +36,6 @@ pub struct Args {
 
 /// Performs the command.
 pub fn perform(args: &Args, roots: &Roots<'_>) -> Result<u8, AnyError> {
-    let from = args.from.as_deref().unwrap_or(roots.branch());
-    args.new.make(roots, from, Volume::branch_of)
+    args.new
+        .make(roots, args.from.as_deref(), Volume::branch_of)
 }

@@ -68,6 +68,10 @@ printed last: `cairnfs rm --damaged` removes what is damaged in the index of
 branches, `cairnfs drop` a damaged snapshot, and a file with damaged contents is
 written anew or removed.
 
+A note is no error: a superblock or durable mark that other places have is not in
+all of its places, as a power cut or damage leaves it, and is written anew by the
+next changes.
+
 Exit codes, as in fsck(8): 0 no errors, 4 errors found and left, 8 the volume
 could not be checked, 16 usage.";
 
@@ -108,7 +112,7 @@ struct JsonReport {
     directories: u64,
     findings: Vec<JsonFinding>,
     /// Conditions that are unusual, but not errors.
-    notes: Vec<&'static str>,
+    notes: Vec<String>,
 }
 
 #[derive(Serialize)]
@@ -140,7 +144,7 @@ pub fn run(mut args: Args) -> Result<ExitCode, AnyError> {
             clean,
             files: report.stats.files,
             directories: report.stats.directories,
-            notes: note(&report).into_iter().collect(),
+            notes: report.notes.iter().map(note).collect(),
             findings: report.findings.into_iter().map(json_finding).collect(),
         })?;
     } else {
@@ -224,12 +228,11 @@ fn saved(args: &Args, report: &Report) -> Saved {
     saved
 }
 
-/// A note if only one of the two superblock slots is valid; one is enough.
-fn note(report: &Report) -> Option<&'static str> {
-    (report.stats.superblocks == 1).then_some(
-        "one of the two superblocks is invalid: a power cut while it was written, or damage; \
-         the next change of the volume writes it anew",
-    )
+/// What may be damage and harms nothing.
+fn note(note: &Finding) -> String {
+    let block = note.block.map(|block| format!(" (block {block})"));
+    let (code, message) = (note.code, &note.message);
+    format!("{code}: {message}{}", block.unwrap_or_default())
 }
 
 fn json_finding(finding: Finding) -> JsonFinding {
@@ -263,8 +266,8 @@ fn print_report(args: &Args, report: &Report) -> io::Result<()> {
         }
         writeln!(out)?;
     }
-    if let Some(note) = note(report) {
-        writeln!(out, "note: {note}")?;
+    for found in &report.notes {
+        writeln!(out, "note: {}", note(found))?;
     }
     let volume = shown(&args.volume);
     let stats = &report.stats;

@@ -41,7 +41,8 @@ If the destination is a directory, sources go into it under their own names.
 A link as the destination is followed, and a pipe or character device is written
 to. Existing files are replaced when their copy is complete. Holes stay holes. A
 failure is reported, and the copy continues; unreadable ranges of a file are
-zeros in the copy, and are reported with path and range.
+zeros in the copy, and are reported with path and range. An existing file is kept
+if its copy would have such ranges: copy to a new name then.
 
 Exit codes: 0 all was copied, 1 something was not, 2 wrong arguments.";
 

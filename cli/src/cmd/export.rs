@@ -46,6 +46,8 @@ This also saves the readable part of a damaged volume, block by block:
 unreadable ranges of a file are zeros in the copy (holes, where the target has
 them), and are reported with path and range, on standard error and under
 \"unreadable\" of --json. A failure is reported, and the export continues. With
+--force, a file is kept if its copy would have such ranges, and an archive if
+anything would be missing in the new one: export to a new name then. With
 --no-recovery it does not need the log, nor the newer of the two superblocks;
 changes since the last merge are missing then. If the top of the newest trees is
 lost, the state of the merge before is exported, if that is left: the report says
@@ -184,6 +186,7 @@ pub fn run(args: Args) -> Result<ExitCode, AnyError> {
     for failure in older.iter().chain(&left_out).chain(failures) {
         copier.tell(failure);
     }
+    let mut done = "Exported";
     match out {
         None => {
             let mut sink = HostSink::make(&args.destination, Keep::ALL)?.replacing(args.force);
@@ -194,7 +197,13 @@ pub fn run(args: Args) -> Result<ExitCode, AnyError> {
             let file = WholeFile::make(&place, name.clone(), args.force, OTHERWISE)?;
             let out = (file.file(), method, name.as_str());
             archive(&mut copier, &mut source, path, out, &progress)?;
-            file.complete()?;
+            // It may be the last whole one.
+            if file.replaces() && copier.summary.failed > 0 {
+                copier.tell(&kept(&name));
+                done = "Read";
+            } else {
+                file.complete()?;
+            }
         }
         Some((Typed::Stream(out), method)) => {
             let out = (out, method, name.as_str());
@@ -204,7 +213,16 @@ pub fn run(args: Args) -> Result<ExitCode, AnyError> {
     let mut summary = copier.summary;
     summary.lost = lost.map(|lost| lost.paths).unwrap_or_default();
     drop(progress);
-    finish(&summary, "Exported", args.quiet, args.json, streams)
+    finish(&summary, done, args.quiet, args.json, streams)
+}
+
+/// An archive that an incomplete one does not replace.
+fn kept(name: &str) -> Failure {
+    Failure::new(
+        name,
+        "was kept, because the new archive would lack something",
+    )
+    .hint("to get what can be read, give a new archive another name")
 }
 
 /// What is missing, because the newest state cannot be found.

@@ -101,13 +101,18 @@ fn publish(args: &Args, roots: &Roots<'_>) -> Result<Published, Failure> {
         theirs: args.theirs.clone(),
         dry_run: args.dry_run,
     };
-    let publish = || roots.volume().publish(name_of(&branch), &options);
+    // Until the names are taken, the branch may get a mount.
+    let publish = || {
+        let branch = roots.find(&args.branch)?;
+        roots.check_unmounted(&branch)?;
+        Ok(roots.volume().publish(name_of(&branch), &options))
+    };
     let published = if args.dry_run {
         publish()
     } else {
-        roots.replacing(&base, publish)
+        roots.replacing(&base, &[name_of(&branch)], publish)
     };
-    let published = match published {
+    let published = match published? {
         Err(Error::Conflicts(conflicts)) => Ok(Published {
             conflicts,
             ..Published::default()

@@ -43,7 +43,7 @@ pub fn perform(args: &Args, roots: &Roots<'_>) -> Result<u8, AnyError> {
         let old = roots.find(&args.reference)?;
         // A mount follows what replaces its branch by the name, so that stays until it has done that.
         let rename = || roots.volume().rename_root(name_of(&old), &args.name);
-        let renamed = roots.replacing(&old, rename);
+        let renamed = roots.replacing(&old, &[&args.name], rename);
         renamed.map(|()| old.clone()).map_err(|e| match &e {
             // It concerns the root, not the new name.
             Error::NotPermitted(_) => root_failure(roots.path(), &args.reference, &e),

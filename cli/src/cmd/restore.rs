@@ -58,16 +58,19 @@ struct Json<'a> {
 
 /// Performs the command.
 pub fn perform(args: &Args, roots: &Roots<'_>) -> Result<u8, AnyError> {
-    let branch = args.branch.as_deref().unwrap_or(roots.branch());
-    let kept = &roots.with(&[&args.reference, branch], || {
+    let once = |branch: &str| {
         let from = roots.find_whole(&args.reference)?;
         let base = roots.find_whole(branch)?;
-        let restored = roots.replacing(&base, || {
+        let restored = roots.replacing(&base, &[], || {
             roots
                 .volume()
                 .restore(name_of(&from), name_of(&base), &args.paths)
         });
         restored.map_err(|e| failure(args, branch, &e))
+    };
+    let (branch, kept) = &roots.on_branch(args.branch.as_deref(), |branch| {
+        let kept = roots.with(&[&args.reference, branch], || once(branch))?;
+        Ok::<_, Failure>((branch.to_owned(), kept))
     })?;
     let lines = [
         format!("Restored {branch}; its state before is the snapshot {kept}"),

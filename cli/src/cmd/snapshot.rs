@@ -38,6 +38,6 @@ pub struct Args {
 
 /// Performs the command.
 pub fn perform(args: &Args, roots: &Roots<'_>) -> Result<u8, AnyError> {
-    let of = args.of.as_deref().unwrap_or(roots.branch());
-    args.new.make(roots, of, Volume::snapshot_of)
+    args.new
+        .make(roots, args.of.as_deref(), Volume::snapshot_of)
 }

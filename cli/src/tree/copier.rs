@@ -2,7 +2,8 @@
 //!
 //! The failure of one entry is reported with its path and counted, and the copy continues; only a
 //! fatal failure of the sink ends it. A file that can be read only in part is salvaged block by
-//! block: an unreadable range is a hole in the copy, and is reported.
+//! block: an unreadable range is a hole in the copy, and is reported. What such a copy would replace is
+//! kept instead: it may be the last whole one.
 
 use std::collections::{HashMap, HashSet};
 
@@ -17,6 +18,9 @@ use crate::output::Progress;
 /// Maximum number of unreadable ranges in a summary; messages report all of them.
 const MAX_LISTED: usize = 10_000;
 
+/// What a message about an unreadable range says of the copy.
+const ZEROS: &str = " and are zeros in the copy";
+
 /// A directory being walked.
 struct Frame {
     meta: Meta,
@@ -30,18 +34,22 @@ struct Lost {
     path: String,
     range: Segment,
     why: String,
+    /// What a message says of the copy.
+    instead: &'static str,
 }
 
 /// One copy: what to keep, and the state of the walk.
 pub struct Copier<'a> {
     keep: Keep,
     progress: &'a Progress,
-    /// What a message about an unreadable range says of the copy.
+    /// What a message about an unreadable range says of the copy, if nothing is replaced by it.
     instead: &'static str,
     links: HashMap<(u64, u64), Vec<u8>>,
     buffer: Vec<u8>,
     /// The last unreadable range of the current file; it may still grow.
     lost: Option<Lost>,
+    /// What the current file would replace, as in messages.
+    replaced: Option<String>,
     /// Hints already shown: each is shown once.
     hints: HashSet<String>,
     /// The result up to the current entry.
@@ -54,10 +62,11 @@ impl<'a> Copier<'a> {
         Self {
             keep,
             progress,
-            instead: " and are zeros in the copy",
+            instead: ZEROS,
             links: HashMap::new(),
             buffer: vec![0; CHUNK],
             lost: None,
+            replaced: None,
             hints: HashSet::new(),
             summary: Summary::default(),
         }
@@ -239,6 +248,7 @@ impl<'a> Copier<'a> {
         if self.done(begun)?.is_none() {
             return Ok(false);
         }
+        self.replaced = sink.replaced();
         if let Err(failure) = self.contents(source, sink, &segments.found) {
             self.lost = None;
             sink.abandon_file();
@@ -250,6 +260,11 @@ impl<'a> Copier<'a> {
         }
         let complete = self.lost.is_none();
         self.tell_lost();
+        if let Some(replaced) = self.replaced.take().filter(|_| !complete) {
+            sink.abandon_file();
+            self.tell(&kept(&replaced));
+            return Ok(false);
+        }
         let ended = self.done(sink.end_file(path, meta))?.is_some();
         if complete {
             self.summary.files += u64::from(ended)
@@ -341,17 +356,27 @@ impl<'a> Copier<'a> {
             path: source.shown(),
             range,
             why: failure.why().to_owned(),
+            instead: if self.replaced.is_none() {
+                self.instead
+            } else {
+                ""
+            },
         });
     }
 
     fn tell_lost(&mut self) {
-        let Some(Lost { path, range, why }) = self.lost.take() else {
+        let Some(lost) = self.lost.take() else {
             return;
         };
+        let Lost {
+            path,
+            range,
+            why,
+            instead,
+        } = lost;
         let (first, last) = (range.start, range.end.saturating_sub(1));
         self.progress.note(&format!(
-            "{path}: bytes {first} to {last} could not be read{}: {why}",
-            self.instead
+            "{path}: bytes {first} to {last} could not be read{instead}: {why}"
         ));
         if self.summary.unreadable.len() < MAX_LISTED {
             self.summary.unreadable.push(Unreadable {
@@ -388,6 +413,13 @@ impl<'a> Copier<'a> {
             self.progress.hint(hint);
         }
     }
+}
+
+/// A file that an incomplete copy does not replace.
+fn kept(replaced: &str) -> Failure {
+    Failure::new(replaced, "was kept, because its copy would have holes").hint(
+        "to get what can be read, with zeros for the rest, copy to where nothing has the name",
+    )
 }
 
 fn checked_name(name: &[u8]) -> Result<(), Failure> {

@@ -350,6 +350,11 @@ impl Sink for HostSink {
         }
     }
 
+    fn replaced(&self) -> Option<String> {
+        let (pending, _) = self.file.as_ref()?;
+        pending.replaces().then(|| pending.shown().to_owned())
+    }
+
     fn end_file(&mut self, path: &[u8], meta: &Meta) -> Result<(), Failure> {
         let Some((pending, file)) = self.file.take() else {
             return Ok(());

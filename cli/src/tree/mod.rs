@@ -169,6 +169,10 @@ pub trait Sink {
     fn begin_file(&mut self, path: &[u8], meta: &Meta, data: &[Segment]) -> Result<(), Failure>;
     /// Writes data of the current file; offsets ascend.
     fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), Failure>;
+    /// The file or link whose place the current file takes, as in messages; none if its name was free.
+    fn replaced(&self) -> Option<String> {
+        None
+    }
     /// Ends the current file, even if some of its data could not be read.
     fn end_file(&mut self, path: &[u8], meta: &Meta) -> Result<(), Failure>;
     /// Removes the current file.
@@ -215,7 +219,8 @@ pub struct Summary {
     pub bytes: u64,
     /// Entries that are missing or incomplete in the copy.
     pub failed: u64,
-    /// Unreadable ranges of files, which are zeros in the copy; the first 10,000.
+    /// Unreadable ranges of files; the first 10,000. They are zeros in the copy, unless that would have
+    /// replaced a file.
     pub unreadable: Vec<Unreadable>,
     /// Paths whose newest state is lost with a damaged log, as far as it names them.
     #[serde(skip_serializing_if = "Vec::is_empty")]

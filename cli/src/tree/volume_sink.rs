@@ -360,6 +360,13 @@ impl Sink for VolumeSink {
         Ok(())
     }
 
+    fn replaced(&self) -> Option<String> {
+        let entry = &self.file.as_ref()?.entry;
+        // An empty directory has nothing that could be lost.
+        let is_file = entry.temporary.is_some() && entry.over.is_none();
+        is_file.then(|| self.shown(&join(&self.parent, &entry.name)).to_string())
+    }
+
     fn end_file(&mut self, path: &[u8], meta: &Meta) -> Result<(), Failure> {
         match self.file.take() {
             Some(pending) => self.complete(pending, path, meta),

@@ -70,6 +70,11 @@ impl WholeFile {
         &self.file
     }
 
+    /// Whether another file has the name, and is to be replaced.
+    pub fn replaces(&self) -> bool {
+        self.pending.replaces()
+    }
+
     /// Makes the file durable, then gives it its name, durably.
     ///
     /// # Errors

@@ -72,7 +72,9 @@ fn export_saves_readable_blocks() {
     assert_saved(&p.path("out/dir/file"));
     assert_eq!(fs::read(p.path("out/dir/other")).unwrap(), b"whole");
 
+    fs::remove_file(p.path("out/dir/file")).unwrap();
     let json = assert_ranges_reported(&p, &["export", "--force", "--json", "v.img", "out"]);
+    assert_saved(&p.path("out/dir/file"));
     let json: serde_json::Value = serde_json::from_slice(&json).unwrap();
     assert_eq!(json["failed"], 1);
     assert_eq!(json["files"], 1);
@@ -109,6 +111,53 @@ fn cp_saves_readable_blocks() {
     assert_saved(&p.path("copy"));
     let bytes = assert_ranges_reported(&p, &["cat", "v.img:/dir/file", "v.img:/dir/other"]);
     assert!(bytes == [&saved()[..], b"whole"].concat());
+}
+
+/// What is in the place of an incomplete copy may be the last whole one.
+///
+/// Contract: copies.failed
+#[test]
+fn incomplete_copies_replace_nothing() {
+    let p = damaged();
+    let kept = |args: &[&str], file: &str| {
+        assert_ranges_reported(&p, args);
+        let out = p.run(args);
+        let text = String::from_utf8_lossy(&out.stderr);
+        assert!(!text.contains("zeros in the copy"), "{args:?}: {text}");
+        let line = format!("{file}: was kept, because its copy would have holes\n");
+        assert_eq!(text.matches(&line).count(), 1, "{args:?}: {text}");
+        assert_eq!(
+            text.matches("copy to where nothing has the name").count(),
+            1
+        );
+    };
+    fs::create_dir_all(p.path("out/dir")).unwrap();
+    fs::write(p.path("out/dir/file"), "whole").unwrap();
+    kept(&["export", "--force", "v.img", "out"], "out/dir/file");
+    kept(&["cp", "-r", "v.img:/dir", "out"], "out/dir/file");
+    kept(&["cp", "v.img:/dir/file", "out/dir/file"], "out/dir/file");
+    let entries = fs::read_dir(p.path("out/dir")).unwrap();
+    assert_eq!(entries.count(), 2);
+    assert_eq!(fs::read(p.path("out/dir/file")).unwrap(), b"whole");
+    assert_eq!(fs::read(p.path("out/dir/other")).unwrap(), b"whole");
+
+    kept(
+        &["cp", "v.img:/dir/file", "v.img:/dir/other"],
+        "v.img:/dir/other",
+    );
+    assert_eq!(p.ok(&["cat", "v.img:/dir/other"]), "whole");
+    assert_eq!(p.ok(&["ls", "v.img:/dir"]), "file\nother\n");
+
+    fs::write(p.path("old.tar"), "whole").unwrap();
+    let out = p.run(&["export", "--force", "v.img", "old.tar"]);
+    let text = String::from_utf8_lossy(&out.stderr);
+    assert_eq!(out.status.code(), Some(1), "{text}");
+    let line = "old.tar: was kept, because the new archive would lack something\n";
+    assert!(text.contains(line), "{text}");
+    assert_eq!(fs::read(p.path("old.tar")).unwrap(), b"whole");
+    p.ok(&["rm", "v.img:/dir/file"]);
+    p.ok(&["export", "-q", "--force", "v.img", "old.tar"]);
+    assert_ne!(fs::read(p.path("old.tar")).unwrap(), b"whole");
 }
 
 #[test]

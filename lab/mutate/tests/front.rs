@@ -53,6 +53,11 @@ fn codes(image: &Image) -> Vec<&'static str> {
     report.findings.iter().map(|f| f.code).collect()
 }
 
+fn notes(image: &Image) -> Vec<(&'static str, Option<u64>)> {
+    let report = check(&*Bounded::new(image), &CheckOptions::default(), &mut |_| {}).unwrap();
+    report.notes.iter().map(|n| (n.code, n.block)).collect()
+}
+
 fn at_front(image: &Image) -> [Option<Superblock>; 2] {
     SUPERBLOCK_SLOTS.map(|block| Superblock::decode(block, &image.read(block, 1)).ok())
 }
@@ -200,6 +205,33 @@ fn lost_and_stale_copies_are_one_finding_each_and_are_mended() {
         let mut cut = base.image.clone();
         cut.write(even, &[0; BLOCK_SIZE]);
         assert_eq!(outcome(&cut).verdict, Verdict::Harmless);
+    }
+}
+
+/// Each place alone: the others have the same, and what a power cut may have left is no error.
+#[test]
+fn one_rotten_place_is_noted_and_mended() {
+    for base in [merged(), one_of_everything()] {
+        let (device, fs) = open(&base.image, false);
+        // The marks are there.
+        fs.unwrap().sync_stated().unwrap();
+        let image = device.image();
+        assert_eq!(notes(&image), []);
+        let newest = base.layout.superblock;
+        let slots = SUPERBLOCK_SLOTS.into_iter();
+        let slots = slots.chain(units(&base).into_iter().flat_map(copy_blocks_of));
+        let marks = newest.mark_blocks().map(|(block, _)| ("mark-place", block));
+        let slots = slots.map(|block| ("superblock-place", block));
+        for (code, block) in slots.chain(marks) {
+            let mut rotten = image.clone();
+            let byte = image.read(block, 1)[17];
+            rotten.patch(block, 17, &[byte ^ 4]);
+            assert_eq!(codes(&rotten), [""; 0], "{code} {block}");
+            assert_eq!(notes(&rotten), [(code, Some(block))]);
+            let (device, fs) = open(&rotten, false);
+            fs.unwrap().sync_stated().unwrap();
+            assert_eq!(notes(&device.image()), [], "{code} {block}");
+        }
     }
 }
 

@@ -10,6 +10,7 @@ use cairnfs::fs::FileSystem;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::Value;
 
+use crate::handover::frames::NamedMount;
 use crate::mounts::Mounts;
 
 /// The streams of a process: standard input, output and error.
@@ -32,8 +33,8 @@ pub struct Place<'a> {
     pub fs: Arc<FileSystem>,
     /// Its mounts.
     pub mounts: &'a dyn Mounts,
-    /// The branch or snapshot of the mount that was named in place of the volume.
-    pub named: Option<String>,
+    /// The mount that was named in place of the volume.
+    pub mount: Option<NamedMount>,
 }
 
 /// The process that was called.

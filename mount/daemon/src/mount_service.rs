@@ -448,7 +448,7 @@ mod tests {
             };
             let (grant, _) = service.grant(&wanted).unwrap();
             let (restored, _) =
-                sessions.replacing(branch, || library.restore("before", branch, &[]));
+                sessions.replacing(branch, &[], || library.restore("before", branch, &[]));
             restored.unwrap();
             let named = fs.open_named(branch).unwrap().root_id();
             assert_ne!(grant.root.root_id(), named, "{list}");
@@ -460,7 +460,11 @@ mod tests {
             let made = Arc::new(AtomicBool::new(false));
             let seen = Arc::clone(&made);
             let name = branch.to_owned();
-            let change = move || again.replacing(&name, || seen.load(Ordering::SeqCst)).0;
+            let change = move || {
+                again
+                    .replacing(&name, &[], || seen.load(Ordering::SeqCst))
+                    .0
+            };
             let change = std::thread::spawn(change);
             made.store(true, Ordering::SeqCst);
             drop(held);

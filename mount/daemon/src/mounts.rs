@@ -4,6 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use crate::failure::Failure;
+use crate::handover::frames::NamedMount;
 
 /// The mounts of an open volume.
 pub trait Mounts {
@@ -14,11 +15,20 @@ pub trait Mounts {
     fn fetch(&self, branch: &str) -> io::Result<()>;
 
     /// Calls `change`, which may give the name of a branch to another root. A mount of the branch then
-    /// shows the new root.
+    /// shows the new root. Meanwhile nothing is mounted of what the names `others` lead to, and no other
+    /// call of this kind concerns any of these names.
     ///
     /// # Errors
     /// The mount still shows the root of before.
-    fn replacing(&self, branch: &str, change: &mut dyn FnMut()) -> cairnfs::Result<()>;
+    fn replacing(
+        &self,
+        branch: &str,
+        others: &[&str],
+        change: &mut dyn FnMut(),
+    ) -> cairnfs::Result<()>;
+
+    /// The name of the branch or snapshot that a mount shows now; `None` if it has none.
+    fn name_of(&self, mount: &NamedMount) -> Option<String>;
 
     /// Whether a mount with this device number is one of these.
     fn serves(&self, device: &str) -> bool;

@@ -33,6 +33,8 @@ pub fn open_in(
                     .is_ok_and(|now| now.id == root.id)
         };
         match fs.open_root(root.id) {
+            // One that was replaced before it was opened is a snapshot.
+            Ok(opened) if root.writable && !opened.core().read_only() && opened.is_read_only() => {}
             Ok(opened) => return Ok((opened, root.name.unwrap_or_default())),
             Err(error) if still() => return Err(failed(error)),
             Err(_) => {}

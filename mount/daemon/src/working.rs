@@ -33,9 +33,20 @@ impl Mounts for Open<'_> {
         self.sessions.fetch(branch)
     }
 
-    fn replacing(&self, branch: &str, change: &mut dyn FnMut()) -> cairnfs::Result<()> {
-        let ((), followed) = self.sessions.replacing(branch, change);
+    fn replacing(
+        &self,
+        branch: &str,
+        others: &[&str],
+        change: &mut dyn FnMut(),
+    ) -> cairnfs::Result<()> {
+        let ((), followed) = self.sessions.replacing(branch, others, change);
         followed.and(self.handle.follow())
+    }
+
+    fn name_of(&self, mount: &NamedMount) -> Option<String> {
+        let root = self.sessions.shown_by(&mount.device);
+        root.and_then(|root| root.name)
+            .or_else(|| mount.name.clone())
     }
 
     fn serves(&self, device: &str) -> bool {
@@ -65,14 +76,6 @@ impl Mounts for Open<'_> {
     }
 }
 
-impl Open<'_> {
-    /// The branch or snapshot that a mount shows.
-    fn name_of(&self, mount: NamedMount) -> Option<String> {
-        let root = self.sessions.shown_by(&mount.device);
-        root.and_then(|root| root.name).or(mount.name)
-    }
-}
-
 /// Performs a command, whose failures are told to its caller; returns its exit code.
 pub(crate) fn perform(
     open: &Open<'_>,
@@ -98,7 +101,7 @@ pub(crate) fn perform(
         volume: open.volume,
         fs: open.handle.get(),
         mounts: open,
-        named: mount.and_then(|mount| open.name_of(mount)),
+        mount,
     };
     Ok(command.perform(place, caller))
 }

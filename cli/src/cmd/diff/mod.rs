@@ -122,11 +122,12 @@ struct Json<'a> {
 
 /// Performs the command.
 pub fn perform(args: &Args, roots: &Roots<'_>) -> Result<u8, AnyError> {
-    let states = States {
-        args,
-        b: args.b.as_deref().unwrap_or(roots.branch()),
-    };
-    let diff = states.compare(roots)?;
+    let (states, diff) = roots.on_branch(args.b.as_deref(), |b| {
+        let b = b.to_owned();
+        let states = States { args, b };
+        let diff = states.compare(roots)?;
+        Ok::<_, AnyError>((states, diff))
+    })?;
     states.check_paths(&diff)?;
     let report = states.wanted(&diff)?;
     states.write(roots, &diff, &report)?;
@@ -150,23 +151,23 @@ pub fn in_trouble(error: AnyError) -> AnyError {
 /// What is compared.
 struct States<'a> {
     args: &'a Args,
-    b: &'a str,
+    b: String,
 }
 
 impl States<'_> {
     fn failure(&self, why: &Error) -> Failure {
-        root_failure(&self.args.volume, self.b, why)
+        root_failure(&self.args.volume, &self.b, why)
     }
 
     /// Compares. An open volume that cannot be written, and has changes in its log that must be merged
     /// first, is the engine's error.
     fn compare(&self, roots: &Roots<'_>) -> Result<Diff, AnyError> {
-        roots.with(&[&self.args.a, self.b], || self.compare_once(roots))
+        roots.with(&[&self.args.a, &self.b], || self.compare_once(roots))
     }
 
     fn compare_once(&self, roots: &Roots<'_>) -> Result<Diff, AnyError> {
         let a = roots.find_whole(&self.args.a)?;
-        let b = roots.find_whole(self.b).map_err(|failure| {
+        let b = roots.find_whole(&self.b).map_err(|failure| {
             if self.args.b.is_some() && self.b != self.args.a {
                 failure.hint(SECOND)
             } else {
@@ -227,7 +228,7 @@ impl States<'_> {
             return stage.json(&Json {
                 volume: shown(&args.volume),
                 old: &args.a,
-                new: self.b,
+                new: &self.b,
                 summary,
                 files,
             });

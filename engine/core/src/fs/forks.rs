@@ -160,7 +160,13 @@ impl FileSystem {
             let id = self.id_named(name)?;
             // It is not dropped between the two steps, of which the second may take a merge.
             match self.core().pin(id) {
-                Ok(_pin) => return self.open_root(id),
+                Ok(_pin) => {
+                    let opened = self.open_root(id)?;
+                    // One that was replaced before it was opened is a snapshot.
+                    if self.is_named(id, name) {
+                        return Ok(opened);
+                    }
+                }
                 Err(_) if !self.is_named(id, name) => {}
                 Err(_) => return Err(Error::NoSnapshot(name.into())),
             }

@@ -345,6 +345,29 @@ mod tests {
         }
     }
 
+    /// A branch that is opened by its name while it is replaced again and again: what has lost the name
+    /// before it was opened is a snapshot, and is not returned.
+    #[test]
+    fn branch_that_is_replaced_is_opened_as_a_branch() {
+        use std::sync::atomic::{AtomicBool, Ordering};
+
+        let fs = open();
+        let ended = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    while !ended.load(Ordering::Relaxed) {
+                        assert!(!fs.open_named("main").unwrap().is_read_only());
+                    }
+                });
+            }
+            for _ in 0..200 {
+                restore(&fs, "main", "main", &[]).unwrap();
+            }
+            ended.store(true, Ordering::Relaxed);
+        });
+    }
+
     /// The root of a branch that was merged has no name, and is freed without another call.
     #[test]
     fn merged_branch_is_freed() {

@@ -4,7 +4,9 @@
 //! branch meanwhile counts as mounted, too, so that no other mount of it is added.
 //!
 //! A replacement of a branch without a mount, and the making of a mount of it, exclude each other by
-//! its name: a mount that was not entered yet when its tree was replaced would stay with that.
+//! its name: a mount that was not entered yet when its tree was replaced would stay with that. So do a
+//! replacement and whatever concerns the other names that it takes away or gives. All names of a
+//! replacement are taken at once, so no two wait for each other.
 
 use std::io;
 use std::sync::Arc;
@@ -29,22 +31,25 @@ impl Drop for Held {
     }
 }
 
-/// A branch without a mount, whose tree is being replaced.
-struct Unmounted<'a> {
+/// Names that a replacement has taken, and of which no mount follows.
+struct Taken<'a> {
     sessions: &'a Sessions,
-    branch: &'a str,
+    names: Vec<&'a str>,
 }
 
-impl Drop for Unmounted<'_> {
+impl Drop for Taken<'_> {
     fn drop(&mut self) {
-        self.sessions.let_go(self.branch);
+        for name in &self.names {
+            self.sessions.let_go(name);
+        }
     }
 }
 
-/// What is replaced.
-enum Begun<'a> {
-    Mounted(Replacing<'a>),
-    Unmounted(Unmounted<'a>),
+/// A replacement that has begun.
+struct Begun<'a> {
+    /// The mount of the branch, if there is one.
+    mounted: Option<Replacing<'a>>,
+    _taken: Taken<'a>,
 }
 
 /// A session whose tree is being replaced.
@@ -78,16 +83,22 @@ impl Sessions {
     /// Runs `change`, which may give the name of a branch to another root, while operations wait that
     /// the branch's mount refuses because of that. When this returns, the mount is one of the root
     /// that has the name, and the kernel knows nothing of the earlier one that is not true any more.
-    /// Without a mount of the branch only runs `change`. One replacement of a branch at a time; must
-    /// not be called in an event loop, and `change` must not need a reply of this mount.
+    /// Without a mount of the branch only runs `change`. `others` are names that `change` takes away or
+    /// gives besides: no mount of what they lead to is made meanwhile. One replacement of a name at a
+    /// time; must not be called in an event loop, and `change` must not need a reply of this mount.
     ///
     /// # Errors
     /// Besides the result of `change`: the mount stays with the tree of before, which can be read and
     /// refuses changes.
-    pub fn replacing<R>(&self, branch: &str, change: impl FnOnce() -> R) -> (R, Result<(), Error>) {
-        let replacing = match self.begin_replacing(branch) {
-            Begun::Mounted(replacing) => replacing,
-            Begun::Unmounted(_held) => return (change(), Ok(())),
+    pub fn replacing<R>(
+        &self,
+        branch: &str,
+        others: &[&str],
+        change: impl FnOnce() -> R,
+    ) -> (R, Result<(), Error>) {
+        let begun = self.begin_replacing(branch, others);
+        let Some(replacing) = &begun.mounted else {
+            return (change(), Ok(()));
         };
         let is_free = |root| !self.has_other(replacing.number, u64::from(root));
         replacing.ops.replacing(change, is_free)
@@ -97,7 +108,7 @@ impl Sessions {
     /// result is dropped. Waits for the end of a replacement. Must not be called in an event loop.
     #[must_use]
     pub fn hold(self: &Arc<Self>, branch: &str) -> Held {
-        let mut state = self.wait_for_name(branch);
+        let mut state = self.wait_for_names(&[branch]);
         state.held.push(branch.to_owned());
         Held {
             sessions: Arc::clone(self),
@@ -105,11 +116,10 @@ impl Sessions {
         }
     }
 
-    /// The state when nobody holds the name of a branch.
-    fn wait_for_name(&self, branch: &str) -> MutexGuard<'_, State> {
+    /// The state when nobody holds one of these names of branches.
+    fn wait_for_names(&self, names: &[&str]) -> MutexGuard<'_, State> {
         let mut state = self.state.lock();
-        let is_replaced = |live: &Live| live.replaced.as_deref() == Some(branch);
-        while state.held.iter().any(|held| held == branch) || state.live.iter().any(is_replaced) {
+        while names.iter().any(|name| state.is_taken(name)) {
             self.changed.wait(&mut state);
         }
         state
@@ -124,25 +134,32 @@ impl Sessions {
         self.changed.notify_all();
     }
 
-    fn begin_replacing<'a>(&'a self, branch: &'a str) -> Begun<'a> {
-        let mut state = self.wait_for_name(branch);
-        let mut live = state.live.iter_mut();
-        let live = live.find(|live| live.is_of_branch(branch));
-        let parts = live.and_then(|live| Some((live.parts()?.1, live)));
-        let Some((ops, live)) = parts else {
-            state.held.push(branch.to_owned());
-            return Begun::Unmounted(Unmounted {
+    fn begin_replacing<'a>(&'a self, branch: &'a str, others: &[&'a str]) -> Begun<'a> {
+        let mut names = others.to_vec();
+        names.push(branch);
+        let mut state = self.wait_for_names(&names);
+        let mounted = state.live.iter_mut().find_map(|live| {
+            let (_, ops) = live.parts().filter(|_| live.is_of_branch(branch))?;
+            live.replaced = Some(branch.to_owned());
+            Some(Replacing {
                 sessions: self,
-                branch,
-            });
-        };
-        live.replaced = Some(branch.to_owned());
-        let (sessions, number) = (self, live.number);
-        Begun::Mounted(Replacing {
-            sessions,
-            number,
-            ops,
-        })
+                number: live.number,
+                ops,
+            })
+        });
+        if mounted.is_some() {
+            names.pop();
+        }
+        state
+            .held
+            .extend(names.iter().map(|name| (*name).to_owned()));
+        Begun {
+            mounted,
+            _taken: Taken {
+                sessions: self,
+                names,
+            },
+        }
     }
 
     /// Whether another session than this one serves a tree.
@@ -150,6 +167,18 @@ impl Sessions {
         let state = self.state.lock();
         let mut others = state.live.iter().filter(|live| live.number != number);
         others.any(|live| live.sole == Some(tree))
+    }
+}
+
+impl State {
+    /// Whether the name of a branch is held, or concerns a session whose tree is being replaced. That may
+    /// have got another name by now, if it was renamed, and is not replaced twice at a time.
+    fn is_taken(&self, name: &str) -> bool {
+        let is_replaced = |live: &Live| match &live.replaced {
+            Some(replaced) => replaced == name || live.is_of_branch(name),
+            None => false,
+        };
+        self.held.iter().any(|held| held == name) || self.live.iter().any(is_replaced)
     }
 }
 
@@ -187,5 +216,48 @@ impl Drop for Replacing<'_> {
         }
         drop(state);
         self.sessions.changed.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+    use std::thread;
+    use std::time::Duration;
+
+    use super::*;
+
+    /// A branch that is published loses its name; no mount of it is made meanwhile.
+    #[test]
+    fn all_names_of_a_replacement_are_held_until_it_has_ended() {
+        let sessions = Arc::new(Sessions::default());
+        for name in ["main", "work"] {
+            let (tells, told) = channel();
+            let again = Arc::clone(&sessions);
+            let (waits, followed) = sessions.replacing("main", &["work"], || {
+                thread::spawn(move || tells.send(drop(again.hold(name))));
+                told.recv_timeout(Duration::from_millis(100)).is_err()
+            });
+            followed.unwrap();
+            assert!(waits, "{name}");
+            told.recv().unwrap();
+        }
+    }
+
+    /// Each publishes the branch onto which the other one publishes.
+    #[test]
+    fn replacements_with_the_same_names_do_not_wait_for_each_other() {
+        let sessions = Sessions::default();
+        thread::scope(|scope| {
+            for (branch, other) in [("a", "b"), ("b", "a")] {
+                let sessions = &sessions;
+                scope.spawn(move || {
+                    for _ in 0..1000 {
+                        sessions.replacing(branch, &[other], || ()).1.unwrap();
+                    }
+                });
+            }
+        });
+        assert!(sessions.state.lock().held.is_empty());
     }
 }

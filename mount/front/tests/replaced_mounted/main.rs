@@ -384,7 +384,7 @@ fn new_tree_counts_as_mounted_and_the_old_one_does_not() {
     });
     assert!(!is_mounted(old) && is_mounted(new));
     // A branch that is not mounted is changed alone.
-    let (changed, followed) = mount.sessions.replacing("aside", || 7);
+    let (changed, followed) = mount.sessions.replacing("aside", &[], || 7);
     assert_eq!(changed, 7);
     followed.unwrap();
     mount.sessions.fetch("aside").unwrap();

@@ -93,7 +93,7 @@ impl Mount {
 
     pub fn replacing<R>(&self, change: impl FnOnce() -> R) -> R {
         self.sessions.fetch("main").unwrap();
-        let (result, followed) = self.sessions.replacing("main", change);
+        let (result, followed) = self.sessions.replacing("main", &[], change);
         followed.unwrap();
         result
     }
