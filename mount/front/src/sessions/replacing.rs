@@ -235,7 +235,10 @@ mod tests {
             let (tells, told) = channel();
             let again = Arc::clone(&sessions);
             let (waits, followed) = sessions.replacing("main", &["work"], || {
-                thread::spawn(move || tells.send(drop(again.hold(name))));
+                thread::spawn(move || {
+                    drop(again.hold(name));
+                    tells.send(())
+                });
                 told.recv_timeout(Duration::from_millis(100)).is_err()
             });
             followed.unwrap();
