@@ -2,6 +2,7 @@
 
 use cairnfs::Error;
 use cairnfs_check::{CheckOptions, check};
+use cairnfs_disk::format::geometry::MARK_BLOCK;
 use cairnfs_disk::format::superblock::{CHECKPOINTS, RawCheckpoint};
 use zerocopy::little_endian::U64;
 
@@ -41,6 +42,28 @@ fn compatible_features_are_ignored() {
 }
 
 const COPIES_AT: [u64; 2] = [3836, 3900];
+
+/// Other places have the same, so it is no finding.
+#[test]
+fn each_rotten_place_is_a_note() {
+    let [first, second] = COPIES_AT;
+    let with = |block: u64| {
+        let mut image = Plan::base().build();
+        image.write_copies(COPIES_AT);
+        assert_eq!(image.check(true).unwrap().notes, []);
+        image.flip(block, 100);
+        let report = image.check(true).unwrap();
+        assert!(report.is_clean(), "{:#?}", report.findings);
+        let notes = report.notes.into_iter();
+        notes.map(|n| (n.code, n.block)).collect::<Vec<_>>()
+    };
+    for block in [0, 8, first, first + 3, second, second + 3] {
+        assert_eq!(with(block), [("superblock-place", Some(block))]);
+    }
+    for block in [MARK_BLOCK, first + 1, second + 1] {
+        assert_eq!(with(block), [("mark-place", Some(block))]);
+    }
+}
 
 #[test]
 fn lost_and_stale_copies_of_superblocks_are_found() {
