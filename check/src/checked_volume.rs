@@ -14,7 +14,7 @@ use cairnfs_disk::format::superblock::{
 use cairnfs_disk::format::{BLOCK_SIZE, NODE_BLOCKS};
 
 use crate::codes;
-use crate::places;
+use crate::places::{self, read_block};
 use crate::report::{Finding, Ledger};
 
 pub(crate) struct Volume<'d> {
@@ -75,17 +75,6 @@ impl<'d> Volume<'d> {
         let id = self.superblock.uuid;
         id.first_chunk().map_or(0, |c| u64::from_le_bytes(*c))
     }
-}
-
-/// Reads a block, if the device has it.
-pub(crate) fn read_block(device: &dyn Device, block: u64) -> Result<Option<AlignedBuf>> {
-    let offset = block.saturating_mul(BLOCK_SIZE as u64);
-    if device.size() < offset.saturating_add(BLOCK_SIZE as u64) {
-        return Ok(None);
-    }
-    let mut buf = AlignedBuf::zeroed(BLOCK_SIZE);
-    device.read(offset, &mut buf)?;
-    Ok(Some(buf))
 }
 
 /// A unit with copies of the superblock, as it was found.

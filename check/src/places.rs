@@ -7,12 +7,13 @@
 //! superblocks, and the first sync that makes more of the log durable the mark. Where nothing else has it
 //! (`checked_volume`), it is a finding.
 
-use cairnfs_disk::device::Device;
+use cairnfs_disk::device::{AlignedBuf, Device};
+use cairnfs_disk::error::Result;
+use cairnfs_disk::format::BLOCK_SIZE;
 use cairnfs_disk::format::geometry::SUPERBLOCK_SLOTS;
 use cairnfs_disk::format::mark::RawMark;
 use cairnfs_disk::format::superblock::{Superblock, copy_blocks_of};
 
-use crate::checked_volume::read_block;
 use crate::codes;
 use crate::report::{Finding, Ledger};
 
@@ -85,4 +86,15 @@ fn note_slot(lost: &[u64], ledger: &mut Ledger<'_>) {
                        the next opening for changes writes it anew";
         ledger.note(Finding::new(codes::SUPERBLOCK_PLACE, message).at(*block));
     }
+}
+
+/// Reads a block, if the device has it.
+pub(crate) fn read_block(device: &dyn Device, block: u64) -> Result<Option<AlignedBuf>> {
+    let offset = block.saturating_mul(BLOCK_SIZE as u64);
+    if device.size() < offset.saturating_add(BLOCK_SIZE as u64) {
+        return Ok(None);
+    }
+    let mut buf = AlignedBuf::zeroed(BLOCK_SIZE);
+    device.read(offset, &mut buf)?;
+    Ok(Some(buf))
 }

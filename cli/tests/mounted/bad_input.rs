@@ -130,13 +130,13 @@ fn lost_superblock_slot_is_reported_as_note() {
     flip(&place.volume(), older * BLOCK + 100);
     let report = place.ok(&["check", "v.cairn"]);
     assert!(
-        report.contains("note: one of the two superblocks"),
+        report.contains("note: superblock-place: no superblock in one of its places"),
         "{report}"
     );
     assert!(report.contains("clean"), "{report}");
     let json = place.ok(&["check", "--json", "v.cairn"]);
     assert!(
-        json.contains("\"clean\": true") && json.contains("superblocks"),
+        json.contains("\"clean\": true") && json.contains("superblock-place"),
         "{json}"
     );
     place.ok(&["mkdir", "v.cairn:/new"]);

@@ -4,7 +4,7 @@
 pub fn left_out(items: u64) -> String {
     format!(
         "the log has items for damaged parts of the index, which are not shown ({items}); \
-         `cairnfs rm --damaged` keeps them"
+         more memory for the log may show them (cache=SIZE), and `cairnfs rm --damaged` keeps them"
     )
 }
 

@@ -6,13 +6,47 @@ use crate::fs::{MakeOptions, make_device};
 use crate::txn::{Core, Limits, Need, OpenMode};
 use cairnfs_disk::device::{Device, MemoryDevice};
 use cairnfs_disk::error::{Error, Result};
+use cairnfs_disk::format::BLOCK_SIZE;
 use cairnfs_disk::format::key::Kind;
 use cairnfs_disk::format::root::Root;
-use cairnfs_disk::format::{BLOCK_SIZE, NODE_SIZE};
+use cairnfs_disk::sync::atomic::{AtomicU64, Ordering};
 
 const FILES: u64 = 400;
 
-fn open(device: &Arc<dyn Device>) -> Result<Core> {
+/// A device of which the block at an offset cannot be read; at 0 there is none.
+struct Unreadable {
+    device: MemoryDevice,
+    at: AtomicU64,
+}
+
+impl Device for Unreadable {
+    fn size(&self) -> u64 {
+        self.device.size()
+    }
+    fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        let at = self.at.load(Ordering::Relaxed);
+        if at > 0 && (offset..offset + buf.len() as u64).contains(&at) {
+            return Err(Error::Io {
+                op: "read",
+                offset,
+                len: buf.len(),
+                source: Arc::new(std::io::Error::other("unreadable")),
+            });
+        }
+        self.device.read(offset, buf)
+    }
+    fn write(&self, offset: u64, buf: &[u8]) -> Result<()> {
+        self.device.write(offset, buf)
+    }
+    fn flush(&self) -> Result<()> {
+        self.device.flush()
+    }
+    fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        self.device.discard(offset, len)
+    }
+}
+
+fn open(device: &Arc<Unreadable>) -> Result<Core> {
     let mode = OpenMode::seeded(Limits::for_budget(8 << 20));
     Core::open(device.clone(), mode)
 }
@@ -39,7 +73,8 @@ fn fill(core: &Core) -> Result<()> {
 fn volume_stops_if_a_change_of_roots_fails_after_it_has_begun() -> Result<()> {
     let device = MemoryDevice::new(64 << 20);
     make_device(&device, &MakeOptions::default(), &mut |_, _| {})?;
-    let device: Arc<dyn Device> = Arc::new(device);
+    let at = AtomicU64::new(0);
+    let device = Arc::new(Unreadable { device, at });
     let core = open(&device)?;
     fill(&core)?;
     core.merge()?;
@@ -49,7 +84,7 @@ fn volume_stops_if_a_change_of_roots_fails_after_it_has_begun() -> Result<()> {
     let tree = core.roots.merged(main).ok_or(Error::NotFound)?.tree;
     assert!(tree.height.get() > 1, "its nodes are not known by its root");
     let place = tree.ptr.block.get() * BLOCK_SIZE as u64;
-    device.write(place, &[0xa5; NODE_SIZE])?;
+    device.at.store(place, Ordering::Relaxed);
     let head = |origin: u32, name: &str| Root {
         origin,
         name: name.into(),
@@ -62,7 +97,7 @@ fn volume_stops_if_a_change_of_roots_fails_after_it_has_begun() -> Result<()> {
     let changed = core.change_roots(&[], |_, _| {
         Ok(((), [(second, head(main, "second"))].into()))
     });
-    assert!(matches!(changed, Err(Error::Corrupt(_))));
+    assert!(matches!(changed, Err(Error::Io { .. })));
     assert!(core.storage.failure().is_some());
     assert!(matches!(core.merge(), Err(Error::Stopped(_))));
     Ok(())
