@@ -181,14 +181,9 @@ fn invalid_arguments_are_refused_with_their_name() {
 fn every_workload_has_help_with_examples() {
     let mut command = <crate::common::Command as clap::CommandFactory>::command();
     command.build();
-    assert_eq!(
-        command
-            .get_subcommands()
-            .filter(|c| c.get_name() != "help" && !c.is_hide_set())
-            .count(),
-        12
-    );
-    for workload in command.get_subcommands().filter(|c| c.get_name() != "help") {
+    let shown = |c: &&clap::Command| c.get_name() != "help" && !c.is_hide_set();
+    assert_eq!(command.get_subcommands().filter(shown).count(), 12);
+    for workload in command.get_subcommands().filter(shown) {
         let examples = workload.get_after_help().unwrap().to_string();
         let own = format!("cairnfs-bench {}", workload.get_name());
         assert!(examples.contains(&own), "{examples}");

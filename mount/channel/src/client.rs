@@ -4,19 +4,16 @@
 //! or the daemon does not answer any more, the call fails, and the program asks the kernel instead.
 
 use std::fmt;
-use std::hint::spin_loop;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::region::{Region, Slot, state};
-use crate::wait::{Patience, sleep};
+use crate::wait::{Patience, look, sleep};
 
-/// Looks at the memory between two looks at the clock.
-const LOOKS: usize = 32;
 /// After so much sleep a caller asks whether the daemon is still there.
 const DOUBT: Duration = Duration::from_millis(200);
 
@@ -135,12 +132,11 @@ impl Client {
 
     fn await_reply(&self, slot: &Slot) -> Result<(), Gone> {
         let answered = || slot.state.load(Ordering::Acquire) == state::ANSWERED;
-        let spin = self.region.spin.load(Ordering::Relaxed);
-        let spin = Duration::from_nanos(spin.into()).min(crate::wait::SPIN);
-        if !spin.is_zero() && self.patience.looks() {
-            let helped = look(spin, answered);
-            self.patience.note(helped);
-            if helped {
+        if self.patience.looks() {
+            let crowded = self.region.crowded.load(Ordering::Relaxed) != 0;
+            let looked = look(crowded, answered);
+            self.patience.note(looked.helped);
+            if looked.done {
                 return Ok(());
             }
         }
@@ -168,21 +164,5 @@ impl Client {
         let now = rustix::time::Timespec::default();
         let ended = PollFlags::HUP | PollFlags::ERR | PollFlags::RDHUP;
         poll(&mut fds, Some(&now)).is_ok() && fds.iter().any(|fd| fd.revents().intersects(ended))
-    }
-}
-
-/// Looks for `time` whether `done`; returns whether it is.
-pub(crate) fn look(time: Duration, done: impl Fn() -> bool) -> bool {
-    let begin = Instant::now();
-    loop {
-        for _ in 0..LOOKS {
-            if done() {
-                return true;
-            }
-            spin_loop();
-        }
-        if begin.elapsed() > time {
-            return done();
-        }
     }
 }

@@ -101,8 +101,8 @@ impl Slot {
 #[repr(C)]
 pub struct Shared {
     magic: AtomicU64,
-    /// Nanoseconds that a caller looks for its reply before it sleeps. Written by the daemon.
-    pub spin: Line<AtomicU32>,
+    /// Whether a caller that looks for its reply yields its processor meanwhile. Written by the daemon.
+    pub crowded: Line<AtomicU32>,
     /// Whether the daemon must be woken by the doorbell.
     pub asleep: Line<AtomicU32>,
     /// A bit for each slot with a request that the daemon has not taken.

@@ -3,8 +3,8 @@
 //! Channels with requests of late are *active*: the thread looks at their memory. The others have rung to
 //! be looked at, or have nothing; they are marked asleep, so that their programs ring the doorbell. The
 //! thread serves one round after the other, in each all requests of all active channels, so a program with
-//! many requests delays another one by its slots at most. Without a request it looks for a while, if a
-//! processor is to spare ([`crate::wait`]), marks all channels asleep, and sleeps until a doorbell rings.
+//! many requests delays another one by its slots at most. Without a request it looks for a while
+//! ([`crate::wait`]), marks all channels asleep, and sleeps until a doorbell rings.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -15,9 +15,8 @@ use std::thread::available_parallelism;
 
 use rustix::event::{EventfdFlags, epoll, eventfd};
 
-use crate::client::look;
 use crate::region::{PAYLOAD, Region, state};
-use crate::wait::{Patience, spin_for, wake};
+use crate::wait::{Patience, is_crowded, look, wake};
 
 /// After so many times that the thread woke up, a channel without a request is not active any more.
 const IDLE: u32 = 32;
@@ -202,17 +201,15 @@ impl Server {
         any
     }
 
-    /// Looks for a request of an active channel, if looking is right. Returns whether there is one.
+    /// Looks for a request of an active channel, unless that was in vain lately. Returns whether there is one.
     fn finds_request(&self) -> bool {
-        let callers = self.active().count();
-        let spin = spin_for(self.processors, callers);
-        if callers == 0 || spin.is_zero() || !self.patience.looks() {
+        if self.active().next().is_none() || !self.patience.looks() {
             return false;
         }
         let pending = |served: &Served| served.channel.region.pending.load(Ordering::Relaxed) != 0;
-        let found = look(spin, || self.active().any(pending));
-        self.patience.note(found);
-        found
+        let found = look(self.is_crowded(), || self.active().any(pending));
+        self.patience.note(found.helped);
+        found.done
     }
 
     /// Sleeps until a doorbell rings, unless a request came before all channels were marked.
@@ -233,7 +230,7 @@ impl Server {
                 .filter(|idle| *idle <= IDLE);
         }
         set(self, 0);
-        self.tell_spin();
+        self.tell_crowded();
         Ok(())
     }
 
@@ -263,17 +260,22 @@ impl Server {
                 served.channel.region.asleep.store(0, Ordering::SeqCst);
             }
         }
+        self.tell_crowded();
         Ok(())
     }
 
-    /// Tells programs how long they should look for a reply.
-    fn tell_spin(&self) {
-        let spin = spin_for(self.processors, self.active().count());
-        let spin = spin.as_nanos() as u32;
+    /// Whether waiting threads take processors from others.
+    fn is_crowded(&self) -> bool {
+        is_crowded(self.processors, self.active().count())
+    }
+
+    /// Tells programs whether they yield while they look for a reply.
+    fn tell_crowded(&self) {
+        let crowded = u32::from(self.is_crowded());
         for served in self.active() {
-            let told = &served.channel.region.spin;
-            if told.load(Ordering::Relaxed) != spin {
-                told.store(spin, Ordering::Relaxed);
+            let told = &served.channel.region.crowded;
+            if told.load(Ordering::Relaxed) != crowded {
+                told.store(crowded, Ordering::Relaxed);
             }
         }
     }

@@ -1,56 +1,110 @@
 //! How both sides wait: they look at the memory for a while, then they sleep.
 //!
-//! Looking is right only while the other side runs on another processor: a wake-up of a sleeping thread
-//! costs tens of microseconds, a reply less than one. It is wrong on one processor, and where more
-//! threads want to run than there are processors: there it takes the processor from the thread that is
-//! waited for. The daemon says how long callers look ([`spin_for`]), from what it knows of processors and
-//! channels. What it cannot know, such as other programs that keep the processors busy, a waiting thread
-//! learns itself: when looking was in vain several times, it sleeps at once, and looks again only now and
-//! then to see whether that has changed ([`Patience`]).
+//! A wake-up of a sleeping thread costs tens of microseconds, a reply less than one. So a waiting thread
+//! looks first ([`look`]). Where there are more callers than processors to spare, it yields its processor
+//! after each look: the thread that is waited for may need it. The daemon says which of the two is right
+//! ([`is_crowded`]), from what it knows of processors and channels. What it cannot know, such as other
+//! programs that keep the processors busy, and to which a yield gives a whole slice of time, a waiting
+//! thread learns itself ([`Patience`]): when looking was in vain several times, it sleeps at once, and
+//! tries again only after ever more waits.
 
+use std::hint::spin_loop;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use rustix::thread::futex;
+use rustix::thread::{futex, sched_yield};
 
 /// How long a thread looks at most: about what a wake-up costs that it saves.
-pub const SPIN: Duration = Duration::from_micros(30);
+const SPIN: Duration = Duration::from_micros(30);
+/// The same where it yields: others take their turns meanwhile.
+const YIELDING: Duration = Duration::from_micros(200);
+/// A yield that takes longer has given the processor to another program.
+const SLICE: Duration = Duration::from_micros(500);
+/// Looks at the memory between two looks at the clock.
+const LOOKS: usize = 32;
 /// Looking that often in vain makes a thread sleep at once.
 const VAIN: u32 = 4;
-/// Every so many waits, one that would sleep at once looks again.
+/// A thread that sleeps at once looks again after so many waits, then after twice as many each time.
 const AGAIN: u32 = 64;
+const MOST_AGAIN: u32 = 1 << 16;
 
-/// How long callers look before they sleep, if `callers` programs call a daemon whose threads may run on
-/// so many processors.
-pub fn spin_for(processors: usize, callers: usize) -> Duration {
-    if processors > callers {
-        SPIN
-    } else {
-        Duration::ZERO
+/// Whether waiting threads take processors from those that they wait for: if `callers` programs call a
+/// thread of the daemon that may run on so many processors.
+pub fn is_crowded(processors: usize, callers: usize) -> bool {
+    processors <= callers
+}
+
+/// What came of looking.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Looked {
+    /// Whether it is done.
+    pub done: bool,
+    /// Whether a sleep would have been slower.
+    pub helped: bool,
+}
+
+/// Looks whether `done`, as long as that is likely to be faster than a sleep.
+pub(crate) fn look(crowded: bool, done: impl Fn() -> bool) -> Looked {
+    let ended = |helped: bool| {
+        let done = done();
+        let helped = helped && done;
+        Looked { done, helped }
+    };
+    let begin = Instant::now();
+    let time = if crowded { YIELDING } else { SPIN };
+    loop {
+        for _ in 0..LOOKS {
+            if done() {
+                return ended(true);
+            }
+            if crowded {
+                break;
+            }
+            spin_loop();
+        }
+        let before = begin.elapsed();
+        if before > time {
+            return ended(true);
+        }
+        if crowded {
+            sched_yield();
+            if begin.elapsed() - before > SLICE {
+                return ended(false);
+            }
+        }
     }
 }
 
 /// Whether looking has helped lately.
 #[derive(Debug, Default)]
-pub struct Patience(AtomicU32);
+pub struct Patience {
+    /// How often it was in vain, one after the other.
+    vain: AtomicU32,
+    /// Waits until it is tried again.
+    left: AtomicU32,
+}
 
 impl Patience {
     /// Whether to look this time.
     pub fn looks(&self) -> bool {
-        let vain = self.0.load(Ordering::Relaxed);
-        if vain < VAIN {
+        if self.vain.load(Ordering::Relaxed) < VAIN {
             return true;
         }
-        self.0
-            .store(vain.wrapping_add(1).max(VAIN), Ordering::Relaxed);
-        (vain - VAIN) % AGAIN == AGAIN - 1
+        let left = self.left.load(Ordering::Relaxed);
+        self.left.store(left.saturating_sub(1), Ordering::Relaxed);
+        left == 0
     }
 
     /// Looking has helped, or was in vain.
     pub fn note(&self, helped: bool) {
-        let vain = self.0.load(Ordering::Relaxed);
+        let vain = self.vain.load(Ordering::Relaxed);
         let vain = if helped { 0 } else { vain.saturating_add(1) };
-        self.0.store(vain, Ordering::Relaxed);
+        self.vain.store(vain, Ordering::Relaxed);
+        if let Some(tries) = vain.checked_sub(VAIN) {
+            let again = AGAIN.checked_shl(tries).unwrap_or(MOST_AGAIN);
+            self.left
+                .store(again.clamp(AGAIN, MOST_AGAIN), Ordering::Relaxed);
+        }
     }
 }
 
@@ -75,32 +129,52 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_looks_where_looking_takes_the_processor_of_the_other_side() {
-        for (processors, callers, looks) in [
-            (1, 1, false),
-            (2, 1, true),
-            (2, 2, false),
-            (8, 7, true),
-            (8, 64, false),
-        ] {
+    fn a_waiting_thread_yields_where_the_other_side_may_need_its_processor() {
+        let cases = [
+            (1, 1, true),
+            (2, 1, false),
+            (2, 2, true),
+            (8, 7, false),
+            (8, 64, true),
+        ];
+        for (processors, callers, crowded) in cases {
             assert_eq!(
-                !spin_for(processors, callers).is_zero(),
-                looks,
+                is_crowded(processors, callers),
+                crowded,
                 "{processors} {callers}"
             );
         }
     }
 
     #[test]
-    fn a_thread_that_looks_in_vain_sleeps_at_once_and_looks_again_now_and_then() {
+    fn a_thread_that_looks_in_vain_sleeps_at_once_and_looks_again_ever_more_rarely() {
         let patience = Patience::default();
         for _ in 0..VAIN {
             assert!(patience.looks());
             patience.note(false);
         }
-        let looks = (0..AGAIN * 10).filter(|_| patience.looks()).count();
-        assert_eq!(looks, 10);
+        let mut waits = Vec::new();
+        let mut since = 0;
+        while waits.len() < 14 {
+            since += 1;
+            if patience.looks() {
+                patience.note(false);
+                waits.push(since);
+                since = 0;
+            }
+        }
+        assert_eq!(waits[..3], [AGAIN + 1, 2 * AGAIN + 1, 4 * AGAIN + 1]);
+        assert_eq!(waits[13], MOST_AGAIN + 1);
         patience.note(true);
         assert!(patience.looks());
+    }
+
+    #[test]
+    fn looking_ends_when_it_is_done_or_in_vain() {
+        for crowded in [false, true] {
+            assert!(look(crowded, || true).helped);
+            let vain = look(crowded, || false);
+            assert!(!vain.done && !vain.helped);
+        }
     }
 }
