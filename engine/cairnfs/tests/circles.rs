@@ -1,4 +1,5 @@
-//! No crate has files that import each other in a circle, and no file is long.
+//! No crate has files that import each other in a circle, no file is long, and no file of tests is left
+//! out of all programs.
 //!
 //! Reads the sources as text: comments, strings and test modules are left out, and paths that begin
 //! with `crate` or `super` are resolved. Walls between crates need no test: the compiler keeps them.
@@ -138,6 +139,42 @@ fn files_are_short() {
         })
         .collect();
     assert!(long.is_empty(), "more than {LINES} lines: {long:#?}");
+}
+
+/// Where a crate lists its programs of tests, a file that none of them has as a module runs nothing.
+#[test]
+fn all_files_of_tests_are_in_a_program() {
+    let mut left_out = Vec::new();
+    let mut seen = 0;
+    for dir in crates() {
+        let manifest = fs::read_to_string(dir.join("Cargo.toml")).unwrap();
+        if !manifest.contains("autotests = false") {
+            continue;
+        }
+        let files = rust_files(&dir.join("tests"));
+        let texts: Vec<String> = files
+            .iter()
+            .map(|file| fs::read_to_string(file).unwrap())
+            .collect();
+        for file in files {
+            let name = match file.file_stem().unwrap().to_str().unwrap() {
+                "mod" | "main" => file.parent().unwrap().file_name().unwrap(),
+                _ => file.file_stem().unwrap(),
+            };
+            let module = format!("mod {};", name.to_str().unwrap());
+            let inside = file.strip_prefix(&dir).unwrap().display().to_string();
+            let is_program = manifest.contains(&format!("path = \"{inside}\""));
+            seen += 1;
+            if !is_program && !texts.iter().any(|text| text.contains(&module)) {
+                left_out.push(file);
+            }
+        }
+    }
+    assert!(
+        seen > 50,
+        "only {seen} files of tests: were they not found?"
+    );
+    assert!(left_out.is_empty(), "in no program: {left_out:#?}");
 }
 
 #[test]

@@ -13,7 +13,7 @@
 use std::collections::BTreeMap;
 
 use cairnfs::Error;
-use cairnfs::fs::{FileSystem, Options};
+use cairnfs::fs::FileSystem;
 use cairnfs_check::{CheckOptions, check};
 use cairnfs_disk::format::key::Kind;
 use cairnfs_disk::types::FileKind;
@@ -23,14 +23,7 @@ use cairnfs_mutate::layout::Link;
 use cairnfs_mutate::random::Random;
 use cairnfs_tier::size;
 
-fn options(read_only: bool) -> Options {
-    Options {
-        read_only,
-        workers: false,
-        durability_interval: None,
-        ..Options::default()
-    }
-}
+use crate::options;
 
 /// What a volume shows: contents by name of the tree and path, or none if they cannot be read; and
 /// whether each directory was listed to its end.

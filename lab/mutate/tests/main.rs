@@ -8,7 +8,20 @@ mod graphs;
 mod hostile;
 #[path = "hostile/memory.rs"]
 mod memory;
+mod logged;
 mod named;
 mod nodes;
 mod received;
 mod space;
+
+use cairnfs::fs::Options;
+
+/// Options without threads of the volume's own.
+fn options(read_only: bool) -> Options {
+    Options {
+        read_only,
+        workers: false,
+        durability_interval: None,
+        ..Options::default()
+    }
+}

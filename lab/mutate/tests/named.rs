@@ -9,7 +9,7 @@
 
 use std::collections::BTreeSet;
 
-use cairnfs::fs::{FileSystem, Options};
+use cairnfs::fs::FileSystem;
 use cairnfs::{Error, Volume, VolumeOptions};
 use cairnfs_check::{CheckOptions, check};
 use cairnfs_disk::format::BLOCK_SIZE;
@@ -24,6 +24,8 @@ use cairnfs_mutate::base::{Base, forked, merged, nested, one_of_everything, two_
 use cairnfs_mutate::graph::crossed;
 use cairnfs_mutate::image::{Bounded, Image};
 use cairnfs_mutate::{Outcome, Verdict, seal, survives};
+
+use crate::options;
 use zerocopy::little_endian::U64;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -35,14 +37,6 @@ fn assert_found(outcome: &Outcome, verdict: Verdict, code: &str) {
     assert_eq!(outcome.verdict, verdict);
     let codes = outcome.codes.as_ref().unwrap();
     assert!(codes.contains(&code), "{codes:?}");
-}
-
-fn options() -> Options {
-    Options {
-        workers: false,
-        durability_interval: None,
-        ..Options::default()
-    }
 }
 
 /// The keys of the extents in the index; the log changes the first one, but not the last.
@@ -222,7 +216,8 @@ fn inode_with_too_many_blocks_is_damage() {
 #[test]
 fn rename_into_directory_cycle_terminates() {
     let base = two_levels();
-    let open = |image: &Image| FileSystem::open_device(Bounded::new(image), &options()).unwrap();
+    let open =
+        |image: &Image| FileSystem::open_device(Bounded::new(image), &options(false)).unwrap();
     let lookup = |fs: &FileSystem, dir: u64, name: &str| {
         let found = fs.lookup(dir, name.as_bytes()).unwrap();
         fs.forget(found.ino, 1);
@@ -276,7 +271,7 @@ fn greatest_entry_index(base: &Base) -> (u64, Vec<u8>, Image) {
 #[test]
 fn entry_index_that_the_log_refuses_is_damage() {
     let (dir, name, image) = greatest_entry_index(&merged());
-    let fs = FileSystem::open_device(Bounded::new(&image), &options()).unwrap();
+    let fs = FileSystem::open_device(Bounded::new(&image), &options(false)).unwrap();
     let moved = fs.rename(dir, &name, dir, b"moved", RenameMode::Replace);
     for result in [fs.unlink(dir, &name), moved] {
         let Err(Error::Corrupt(damage)) = result else {

@@ -13,7 +13,7 @@ use std::sync::{Arc, LazyLock};
 
 use cairnfs::Error;
 use cairnfs::RemovedDamage;
-use cairnfs::fs::{FileSystem, Options};
+use cairnfs::fs::FileSystem;
 use cairnfs_check::{CheckOptions, check};
 use cairnfs_disk::device::Device;
 use cairnfs_disk::format::checksum::hash64;
@@ -26,20 +26,14 @@ use cairnfs_mutate::layout::{ItemAt, Link};
 use cairnfs_mutate::random::Random;
 use cairnfs_tier::size;
 
-static BASE: LazyLock<Base> = LazyLock::new(thousands);
+use crate::options;
 
-fn options() -> Options {
-    Options {
-        workers: false,
-        durability_interval: None,
-        ..Options::default()
-    }
-}
+static BASE: LazyLock<Base> = LazyLock::new(thousands);
 
 fn open(image: &Image) -> (Arc<FileSystem>, Arc<Bounded>) {
     let device = Bounded::new(image);
     (
-        FileSystem::open_device(device.clone(), &options()).unwrap(),
+        FileSystem::open_device(device.clone(), &options(false)).unwrap(),
         device,
     )
 }
@@ -270,7 +264,7 @@ fn state(fs: &FileSystem, ino: u64, with_attributes: bool) -> (Attr, u64) {
 
 fn remove(image: &Image) -> (RemovedDamage, Image) {
     let device = Bounded::new(image);
-    let removed = FileSystem::remove_damage(device.clone(), &options());
+    let removed = FileSystem::remove_damage(device.clone(), &options(false));
     let removed = removed.unwrap_or_else(|e| panic!("{e}"));
     (removed, device.image())
 }
@@ -278,7 +272,7 @@ fn remove(image: &Image) -> (RemovedDamage, Image) {
 /// Opens it for changes, which removes what has no links, and closes it. Then a check finds nothing.
 fn assert_clean(image: &Image, of: &str) -> Image {
     let device = Bounded::new(image);
-    let fs = FileSystem::open_device(device.clone(), &options()).unwrap();
+    let fs = FileSystem::open_device(device.clone(), &options(false)).unwrap();
     fs.close().unwrap_or_else(|e| panic!("{of}: {e}"));
     drop(fs);
     for image in [image, &device.image()] {
@@ -412,7 +406,7 @@ fn removal_leaves_sound_volumes_of_every_kind() {
             }
             let of = format!("{}: seed {seed}, nodes {damage:?}", base.name);
             let device = Bounded::new(&image);
-            let removed = FileSystem::remove_damage(device.clone(), &options());
+            let removed = FileSystem::remove_damage(device.clone(), &options(false));
             match removed {
                 Ok(removed) if removed.still_damaged.is_empty() => {
                     assert_clean(&device.image(), &of);
@@ -470,7 +464,7 @@ fn removal_cut_at_any_write_is_done_by_the_next_one() {
                 device: device.clone(),
                 left: AtomicI64::new(writes),
             };
-            ended = FileSystem::remove_damage(Arc::new(cut), &options()).is_ok();
+            ended = FileSystem::remove_damage(Arc::new(cut), &options(false)).is_ok();
             let of = format!("seed {seed} after {writes} writes");
             assert_clean(&remove(&device.image()).1, &of);
             if ended {

@@ -11,11 +11,13 @@
 )]
 
 use cairnfs::Error;
-use cairnfs::fs::{FileSystem, Options};
+use cairnfs::fs::FileSystem;
 use cairnfs_disk::format::BLOCK_SIZE;
 use cairnfs_mutate::base::{Base, SIZE, one_of_everything, snapshot_in_log, two_levels};
 use cairnfs_mutate::image::{Bounded, Image};
 use cairnfs_mutate::{Outcome, Verdict, survives};
+
+use crate::options;
 
 /// Three groups.
 const LARGE: u64 = 300 << 20;
@@ -43,15 +45,6 @@ fn damaged(base: &Base) -> Vec<Image> {
         image
     };
     cases.into_iter().map(damage).collect()
-}
-
-fn options(read_only: bool) -> Options {
-    Options {
-        read_only,
-        workers: false,
-        durability_interval: None,
-        ..Options::default()
-    }
 }
 
 /// The trees of a volume, and the names in the top directory of each.
