@@ -22,7 +22,7 @@
 //! | answered | free | program | the reply was copied |
 //!
 //! 1. Only the program takes a slot out of *free* and *answered*, only the daemon puts it into *answered*.
-//! 2. A bit in `pending` is set only behind the state *asked*, so whoever takes the bit finds the request.
+//! 2. A bit in `pending` is set only behind the state *asked*, so the daemon finds the request when it takes the bit.
 //! 3. The daemon sleeps on a channel only after it has set `asleep` and found `pending` empty behind that;
 //!    a program that sets a bit and then finds `asleep` rings the doorbell. So no request waits unseen.
 //!

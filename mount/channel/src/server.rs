@@ -20,7 +20,7 @@ use crate::wait::{Patience, is_crowded, look, wake};
 
 /// After so many times that the thread woke up, a channel without a request is not active any more.
 const IDLE: u32 = 32;
-/// Every so many rounds the doorbells of channels that are not active are heard.
+/// Every so many rounds the doorbells are heard: of channels that are not active, and of the thread.
 const ROUNDS: u32 = 32;
 /// The doorbell of the thread itself.
 const OWN: u64 = 0;
@@ -145,7 +145,7 @@ impl Server {
         loop {
             if self.serve_round(handler) {
                 rounds += 1;
-                if rounds % ROUNDS != 0 || self.active().count() == self.channels.len() {
+                if rounds % ROUNDS != 0 {
                     continue;
                 }
                 self.hear(Some(&rustix::time::Timespec::default()))?;
@@ -452,6 +452,37 @@ mod tests {
             let _ = rustix::io::write(&ends.doorbell, &1u64.to_ne_bytes());
             ask(&client, call);
         }
+        running.end();
+    }
+
+    /// Answers, and whenever it does, the first channel has new requests.
+    struct Flooded(Region);
+
+    impl Handler for Flooded {
+        fn handle(&mut self, channel: u64, request: &[u8], reply: &mut Vec<u8>) {
+            self.0.pending.store(u64::MAX, Ordering::Relaxed);
+            Reverse.handle(channel, request, reply);
+        }
+    }
+
+    /// A program that always has requests keeps no other one from joining, and the thread not from ending.
+    #[test]
+    fn others_join_beside_a_flood_of_requests() {
+        let mut server = Server::new().unwrap();
+        let joiner = server.joiner();
+        let ends = channel().unwrap();
+        let region = Region::map(&ends.memory).unwrap();
+        joiner.join(ends.daemon);
+        region.pending.store(1, Ordering::SeqCst);
+        let _ = rustix::io::write(&ends.doorbell, &1u64.to_ne_bytes());
+        let thread = thread::spawn(move || server.run(&mut Flooded(region)));
+        let mut running = Running {
+            joiner,
+            thread: Some(thread),
+        };
+        // The flood has begun by then.
+        let (client, _socket) = running.client();
+        ask(&client, 1);
         running.end();
     }
 }

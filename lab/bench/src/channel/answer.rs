@@ -110,15 +110,11 @@ impl Engine {
             FINISH => {
                 let all = SetAttr {
                     mode: mode.mode,
-                    ..times
+                    atime: time,
+                    mtime: time,
+                    ..owner
                 };
-                let done = write(contents()?).and_then(|()| {
-                    set(&SetAttr {
-                        uid: Some(0),
-                        gid: Some(0),
-                        ..all
-                    })
-                });
+                let done = write(contents()?).and_then(|()| set(&all));
                 self.fs.forget(first, 1);
                 done
             }

@@ -26,7 +26,8 @@ pub struct ClientArgs {
     #[arg(long)]
     bytes: usize,
 
-    /// The directory in which they are made by system calls; otherwise a channel comes by the socket.
+    /// Directory in which the files are made by system calls. Without it the client receives a channel
+    /// over the socket.
     #[arg(long)]
     dir: Option<PathBuf>,
 

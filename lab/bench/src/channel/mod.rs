@@ -56,7 +56,7 @@ pub struct Channel {
     #[arg(long)]
     one_processor: bool,
 
-    /// Processes that compute meanwhile.
+    /// Threads that compute meanwhile; their processor time is counted, too.
     #[arg(long, default_value_t = 0)]
     busy: usize,
 
@@ -156,11 +156,11 @@ impl Channel {
             self.files, self.bytes
         )?;
         if self.busy > 0 {
-            write!(title, ", {} of them busy", self.busy)?;
+            write!(title, ", {} busy threads", self.busy)?;
         }
-        let mut names: Vec<&str> = figures.iter().map(|figure| figure.way.as_str()).collect();
-        names.dedup();
-        names.truncate(figures.len() / self.clients.len().max(1));
+        // The figures are in groups of all ways, one for each number of clients.
+        let ways = figures.len() / self.clients.len().max(1);
+        let names = figures.iter().map(|figure| figure.way.as_str()).take(ways);
         let cell = |name: &str, clients: usize| {
             let found = figures
                 .iter()
@@ -173,9 +173,9 @@ impl Channel {
                 )
             })
         };
-        let line = |name: &&str| {
+        let line = |name: &str| {
             let cells = self.clients.iter().map(|clients| cell(name, *clients));
-            std::iter::once((*name).to_owned()).chain(cells).collect()
+            std::iter::once(name.to_owned()).chain(cells).collect()
         };
         let heads = self
             .clients
@@ -184,7 +184,7 @@ impl Channel {
         let table = Table {
             title,
             head: std::iter::once("Way".to_owned()).chain(heads).collect(),
-            lines: names.iter().map(line).collect(),
+            lines: names.map(line).collect(),
             words: 1,
         };
         Ok(table.print(Form::Text, out)?)
@@ -318,7 +318,7 @@ impl Drop for Started {
     }
 }
 
-/// Threads that compute, each alone on no processor in particular.
+/// Threads that compute until this is dropped.
 struct Busy {
     ends: std::sync::Arc<AtomicBool>,
     threads: Vec<thread::JoinHandle<()>>,
