@@ -6,9 +6,9 @@ mod front;
 mod graphs;
 #[path = "hostile/main.rs"]
 mod hostile;
+mod logged;
 #[path = "hostile/memory.rs"]
 mod memory;
-mod logged;
 mod named;
 mod nodes;
 mod received;
