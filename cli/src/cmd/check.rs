@@ -318,13 +318,6 @@ fn ends_of_damage(report: &Report, volume: &str, saved: &Saved) -> Vec<String> {
                 .to_owned(),
         ];
     }
-    if !has_main {
-        return vec![
-            "Then make a new volume of it, or restore a backup (cairnfs restore-from): without its \
-             top node nothing of main is found"
-                .to_owned(),
-        ];
-    }
     let mut lines = Vec::new();
     let has_frozen = report.findings.iter().any(|f| f.frozen.is_some());
     let of_index = |finding: &Finding| {
@@ -337,7 +330,13 @@ fn ends_of_damage(report: &Report, volume: &str, saved: &Saved) -> Vec<String> {
             && !OF_VOLUME.contains(&code)
             && !others.contains(&code)
     };
-    if report.findings.iter().any(of_index) {
+    if !has_main {
+        lines.push(format!(
+            "Nothing of main is found without its top node: copy the volume, let main begin anew \
+             (cairnfs rm --damaged {volume}), and restore a snapshot (cairnfs log {volume}) or a \
+             backup (cairnfs restore-from)"
+        ));
+    } else if report.findings.iter().any(of_index) {
         lines.push(if saved.has_root {
 format!(
                 "Then remove what is damaged in the index of branches: cairnfs rm --damaged {volume}"

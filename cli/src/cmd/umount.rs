@@ -22,7 +22,7 @@ use std::process::ExitCode;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-use cairnfs_daemon::failure::{show_bytes, shown};
+use cairnfs_daemon::failure::{io_text, show_bytes, shown};
 use cairnfs_daemon::handover::folder::SocketName;
 use cairnfs_daemon::holder;
 use cairnfs_fuse::elsewhere::{self, Elsewhere};
@@ -129,7 +129,13 @@ impl Deadline {
 
 fn umount(args: &Args) -> Result<(), String> {
     let mut deadline = Deadline::in_time(args.timeout);
-    let wrong = |e: io::Error| format!("{}: {e}", args.dir.display());
+    let wrong = |e: io::Error| match e.kind() {
+        io::ErrorKind::NotFound => format!(
+            "{}: there is no such file or directory: name the directory of a mount, or its volume",
+            shown(&args.dir)
+        ),
+        _ => format!("{}: {}", shown(&args.dir), io_text(&e)),
+    };
     let given = mountinfo::resolve(&args.dir).map_err(wrong)?;
     let entry = find(&given)?;
     let dir = match &entry {
@@ -167,7 +173,9 @@ fn umount(args: &Args) -> Result<(), String> {
         Err(refusal) => (None, Err(refusal)),
         Ok(leaving) => (leaving.before, leaving.synced),
     };
-    let (synced, refused) = durable(&dir, synced)?;
+    // Without its root directory nothing of a mount can be asked.
+    let unanswered = answer.is_none() && entry.has("ro");
+    let (synced, refused) = durable(&dir, synced, unanswered)?;
     let volume = match &answer {
         Some(answer) => answer.volume.clone(),
         None => mountinfo::volume_of(&entry.source).to_path_buf(),
@@ -232,13 +240,15 @@ fn umount(args: &Args) -> Result<(), String> {
 }
 
 /// Whether all is durable, and what was refused. Without the permission to ask, nothing is known: the
-/// daemon writes everything when it ends.
+/// daemon writes everything when it ends. A read-only mount that cannot be asked has nothing to write:
+/// what was written before it became read-only was made durable then.
 ///
 /// # Errors
 /// There is no space for what waits, so the volume must stay mounted.
 fn durable(
     dir: &Path,
     synced: Result<Synced, Refusal>,
+    unanswered: bool,
 ) -> Result<(Result<(), String>, Option<String>), String> {
     match synced {
         Ok(told) => Ok((Ok(()), told.refused)),
@@ -249,6 +259,7 @@ fn durable(
                 refusal.text
             )),
             Cause::Denied => Ok((Ok(()), None)),
+            Cause::Other if unanswered => Ok((Ok(()), None)),
             _ => Ok((Err(refusal.text), None)),
         },
     }

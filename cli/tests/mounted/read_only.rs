@@ -18,6 +18,9 @@ const FILES: usize = 140_000;
 const FEWER: usize = 50_000;
 const MEMORY: u64 = 110 << 20;
 
+const BLOCK: usize = 4 << 10;
+const NODE: usize = 16 << 10;
+
 /// A volume whose log, of so many new files, has not been merged.
 fn killed(files: usize) -> Place {
     let place = Place::new("2G");
@@ -99,4 +102,31 @@ fn failed_temporary_file_is_reported_with_directory() {
     place.umount();
     place.mount("ro,cache=16M");
     place.finish();
+}
+
+/// Contract: readonly
+#[test]
+fn read_only_mount_without_its_root_directory_is_unmounted() {
+    if !able(&[]) {
+        return;
+    }
+    let mut place = Place::new("16M");
+    place.mount("rw");
+    fs::write(place.dir().join("only-file"), "contents").unwrap();
+    place.umount();
+    let mut image = fs::read(place.volume()).unwrap();
+    for at in (0..image.len() - NODE).step_by(BLOCK) {
+        let node = &mut image[at..at + NODE];
+        if node.starts_with(b"CNod") && node.windows(9).any(|name| name == b"only-file") {
+            node[9000] ^= 1;
+        }
+    }
+    fs::write(place.volume(), image).unwrap();
+    place.mount("ro");
+    let unread = fs::read_dir(place.dir()).unwrap_err();
+    assert_eq!(
+        unread.raw_os_error(),
+        Some(rustix::io::Errno::IO.raw_os_error())
+    );
+    place.umount();
 }

@@ -243,13 +243,23 @@ fn without_the_top_of_main_older_files_and_other_trees_are_saved() {
         }
         if check.contains("cairnfs export --no-recovery v.img DIR") {
             tops += 1;
-            assert!(!check.contains("rm --damaged"), "{check}");
             p.fails(
                 &["export", "--no-recovery", "v.img", "out"],
                 1,
                 "everything later",
             );
             assert!(p.path("out/dir/file-0599").exists() && !p.path("out/newer").exists());
+            assert!(check.contains("cairnfs rm --damaged v.img"), "{check}");
+            let removed = p.ok(&["rm", "--damaged", "v.img"]);
+            assert!(removed.contains("v.img:/: everything is lost"), "{removed}");
+            p.ok(&["check", "--data", "v.img"]);
+            p.ok(&["restore", "v.img", "monday"]);
+            let list = p.ok(&["ls", "-R", "v.img:/"]);
+            assert!(
+                list.contains("file-0599") && !list.contains("older"),
+                "{list}"
+            );
+            p.ok(&["check", "--data", "v.img"]);
         }
         if check.contains("/lost+found: cairnfs rm --damaged v.img") {
             roots += 1;

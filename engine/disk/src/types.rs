@@ -578,6 +578,8 @@ pub struct UnappliedLog {
 /// Something that a damaged part of the index took with it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Loss {
+    /// Everything that the index had of the branch. What only the log had is there.
+    Tree,
     /// Entries of a directory, whose names nobody knows.
     Names {
         /// The directory.

@@ -15,7 +15,6 @@ use std::collections::BTreeMap;
 use cairnfs::Error;
 use cairnfs::fs::FileSystem;
 use cairnfs_check::{CheckOptions, check};
-use cairnfs_disk::format::key::Kind;
 use cairnfs_disk::types::FileKind;
 use cairnfs_mutate::base::{Base, roots_in_log};
 use cairnfs_mutate::image::{Bounded, Image};
@@ -92,13 +91,10 @@ fn shown(image: &Image, of: &str) -> Shown {
     shown
 }
 
-/// The nodes of the trees of files but their tops.
+/// The nodes of the trees of files.
 fn nodes(base: &Base) -> Vec<u64> {
-    let mut items = base.layout.items.iter();
-    let volume = items.find(|item| item.key.kind == Kind::Root).unwrap().node;
     let nodes = base.layout.nodes.iter();
-    let below = |link: &Link| matches!(link, Link::Node { node, .. } if *node != volume);
-    let nodes = nodes.filter(|(_, links)| links.iter().all(below));
+    let nodes = nodes.filter(|(_, links)| !links.contains(&Link::Superblock));
     nodes.map(|(node, _)| *node).collect()
 }
 

@@ -168,6 +168,7 @@ pub fn hint_for(error: &cairnfs::Error) -> Option<&'static str> {
                 Some("you need permission to read it, and for changes to write it")
             }
             io::ErrorKind::ReadOnlyFilesystem => Some("it can be read: mount it with -o ro"),
+            io::ErrorKind::IsADirectory => Some("a volume is an image file or a block device"),
             _ => None,
         },
         E::Stopped(_) => {

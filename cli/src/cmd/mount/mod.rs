@@ -10,6 +10,7 @@ mod moment;
 
 use std::error::Error;
 use std::io::{self, IsTerminal};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -392,10 +393,13 @@ fn make_volume(args: &Args) -> Result<(), Failure> {
         say::text(&"\r\x1b[K");
     }
     let made = made.map_err(|e| failed(format_args!("cannot make the volume {name}: {e}")))?;
-    say!(
-        "made volume {name} of {} (it takes space only as it fills)",
-        readable(made.size)
-    );
+    let file = std::fs::metadata(&args.volume).ok();
+    let taken = file.filter(std::fs::Metadata::is_file).map(|file| {
+        let taken = human(file.blocks() * 512);
+        format!(" (it takes {taken} now, and more as it fills)")
+    });
+    let (size, taken) = (readable(made.size), taken.unwrap_or_default());
+    say!("made volume {name} of {size}{taken}");
     Ok(())
 }
 

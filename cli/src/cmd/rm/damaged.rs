@@ -9,8 +9,10 @@ use cairnfs::fs::{FileSystem, Options};
 use cairnfs_daemon::failure::{Explain, Failure, io_text, shown};
 use cairnfs_daemon::shell::{word, word_of_path};
 use cairnfs_disk::device::{Access, FileDevice};
-use cairnfs_disk::format::BLOCK_SIZE;
 use cairnfs_disk::format::root::MAIN_NAME;
+use cairnfs_disk::format::{BLOCK_SIZE, ROOT_INO};
+use cairnfs_disk::types::SetAttr;
+use rustix::process::{getegid, geteuid};
 
 use crate::output::counted;
 use crate::size::human;
@@ -40,6 +42,9 @@ pub fn remove(at: &VolumePath) -> Result<(), Failure> {
         };
         let reference = tree.is_some().then_some(branch.as_str());
         let files = tree.as_ref().unwrap_or(&fs);
+        if *loss == (Loss::Directory { ino: ROOT_INO }) {
+            own_root(files).explain(shown(path))?;
+        }
         let shown_at = |inode: u64, name: &[u8]| {
             let mut inside = files.path_hint(inode).as_os_str().as_bytes().to_vec();
             if !name.is_empty() {
@@ -104,9 +109,23 @@ pub fn remove(at: &VolumePath) -> Result<(), Failure> {
     last.map_or(Ok(()), Err)
 }
 
+/// Gives a root directory that was made anew to the caller, as that of a new volume.
+fn own_root(files: &FileSystem) -> Result<(), cairnfs::Error> {
+    let owner = SetAttr {
+        uid: Some(geteuid().as_raw()),
+        gid: Some(getegid().as_raw()),
+        ..SetAttr::default()
+    };
+    files.setattr(ROOT_INO, &owner).map(drop)
+}
+
 /// A line about a loss.
 fn text(loss: &Loss, at: &dyn Fn(u64, &[u8]) -> String) -> String {
     match loss {
+        Loss::Tree => format!(
+            "{}: everything is lost but what the log had",
+            at(ROOT_INO, b"")
+        ),
         Loss::Names { dir, count } => {
             let names = counted(*count, "name", "names");
             format!("{}: {names} lost", at(*dir, b""))

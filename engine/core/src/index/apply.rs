@@ -164,7 +164,7 @@ impl<T: Target> Source<T> for Feed<'_> {
 
     /// What is hidden may be taken for removed, so edits that only remove are done. Others need a
     /// node: the damaged one is cut out, or they are left out, or they fail.
-    fn damaged(&mut self, out: &mut T, level: u8, bounds: &Bounds, damage: Error) -> Result<()> {
+    fn damaged(&mut self, out: &mut T, level: u8, bounds: &Bounds, damage: Error) -> Result<bool> {
         self.first = self.first.filter(|key| !bounds.reaches(key));
         let entered = out.enter_cut(level, bounds, &damage)?;
         while let Some(key) = self.next_edit()?.filter(|key| bounds.reaches(key)) {
@@ -181,7 +181,7 @@ impl<T: Target> Source<T> for Feed<'_> {
         for _ in 0..entered {
             out.leave()?;
         }
-        Ok(())
+        Ok(entered > 0)
     }
 }
 

@@ -306,8 +306,7 @@ impl Target for Output<'_> {
     }
 
     fn enter_cut(&mut self, level: u8, bounds: &Bounds, damage: &Error) -> Result<usize> {
-        // A tree without its root has nothing left.
-        if !self.nodes.space.cuts_damaged() || self.path.is_empty() {
+        if !self.nodes.space.cuts_damaged() {
             return Ok(0);
         }
         self.open()?;

@@ -118,7 +118,7 @@ impl Source<Output<'_>> for Joined {
         Ok(None)
     }
 
-    fn damaged(&mut self, _: &mut Output<'_>, _: u8, _: &Bounds, damage: Error) -> Result<()> {
+    fn damaged(&mut self, _: &mut Output<'_>, _: u8, _: &Bounds, damage: Error) -> Result<bool> {
         Err(damage)
     }
 }

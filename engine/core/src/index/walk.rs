@@ -27,11 +27,12 @@ pub(super) trait Source<T> {
     /// Returns the damage if it cannot be read; nothing was done then.
     fn leaf(&mut self, out: &mut T, ptr: &RawPtr, bounds: &Bounds) -> Result<Option<Error>>;
 
-    /// Passes a node at `level` that is damaged, and is not in the path of `out`.
+    /// Passes a node at `level` that is damaged, and is not in the path of `out`. Returns whether it
+    /// is replaced.
     ///
     /// # Errors
-    /// `damage`, if something must be brought into that node.
-    fn damaged(&mut self, out: &mut T, level: u8, bounds: &Bounds, damage: Error) -> Result<()>;
+    /// `damage`, if something must be brought into that node, and it is not replaced.
+    fn damaged(&mut self, out: &mut T, level: u8, bounds: &Bounds, damage: Error) -> Result<bool>;
 }
 
 /// What is made of the nodes that a walk visits.
@@ -106,10 +107,7 @@ impl<T: Target, S: Source<T>> Walk<S, T> {
         };
         match damage {
             None => self.out.leave(),
-            Some(damage) => {
-                self.source.damaged(&mut self.out, level, bounds, damage)?;
-                Ok(false)
-            }
+            Some(damage) => self.source.damaged(&mut self.out, level, bounds, damage),
         }
     }
 

@@ -51,13 +51,30 @@ impl Image {
     }
 }
 
+/// What becomes of blocks of the image.
+#[derive(Clone, Copy)]
+enum Change {
+    Add,
+    Keep,
+    Remove,
+}
+
 impl Space {
     /// Records that the index refers to these blocks as of the next superblock.
     ///
     /// # Errors
     /// [`Error::Corrupt`] if it already refers to one of them, or if one is not allocated.
     pub fn image_add(&self, run: BlockRun) -> Result<()> {
-        self.change_image(run, true)
+        self.change_image(run, Change::Add)
+    }
+
+    /// As [`Self::image_add`], for blocks to which what was cut out of the index may have referred: it may
+    /// have some of them.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] if one of them is not allocated.
+    pub fn image_keep(&self, run: BlockRun) -> Result<()> {
+        self.change_image(run, Change::Keep)
     }
 
     /// Records that the index does not refer to these blocks as of the next superblock.
@@ -65,7 +82,7 @@ impl Space {
     /// # Errors
     /// [`Error::Corrupt`] if it did not refer to one of them before.
     pub fn image_remove(&self, run: BlockRun) -> Result<()> {
-        self.change_image(run, false)
+        self.change_image(run, Change::Remove)
     }
 
     /// Calls `each` with the blocks of the data area that the index refers to as of the next
@@ -89,36 +106,37 @@ impl Space {
         Ok(())
     }
 
-    fn change_image(&self, run: BlockRun, add: bool) -> Result<()> {
+    fn change_image(&self, run: BlockRun, change: Change) -> Result<()> {
         self.check_run(run)?;
         for (index, bit, len) in parts(run) {
             let mut maps = self.lock(index)?;
             if maps.unread {
                 continue;
             }
-            let wrong = if add {
-                maps.image
+            let free = || {
+                let free = maps.live.first_free(bit, len);
+                free.map(|b| (b, "an allocated block", "a free block"))
+            };
+            let wrong = match change {
+                Change::Add => maps
+                    .image
                     .first_used(bit, len)
                     .map(|b| (b, "a block that the index does not have", "one that it has"))
-                    .or_else(|| {
-                        maps.live
-                            .first_free(bit, len)
-                            .map(|b| (b, "an allocated block", "a free block"))
-                    })
-            } else {
-                maps.image
+                    .or_else(free),
+                Change::Keep => free(),
+                Change::Remove => maps
+                    .image
                     .first_free(bit, len)
-                    .map(|b| (b, "a block that the index has", "one that it does not have"))
+                    .map(|b| (b, "a block that the index has", "one that it does not have")),
             };
             if let Some((bit, expected, found)) = wrong {
                 let block = block_of(index, bit);
                 return Err(Error::corrupt(block, "free space", expected, found));
             }
             self.image_changes(index, &mut maps);
-            if add {
-                maps.image.set(bit, len);
-            } else {
-                maps.image.clear(bit, len);
+            match change {
+                Change::Add | Change::Keep => maps.image.set(bit, len),
+                Change::Remove => maps.image.clear(bit, len),
             }
             if !maps.image_changed {
                 maps.image_changed = true;

@@ -20,6 +20,7 @@ use crate::index::{NodeSpace, Owned, Tree};
 use crate::space::BlockRun;
 use crate::txn::Core;
 use crate::txn::blocks::BlockSet;
+use crate::txn::damage::parted::WHOLE;
 use crate::txn::damage::survey::Survey;
 use crate::txn::merge::{Ending, StepSpace, VolumeStep, write_roots};
 use crate::txn::roots::{RootItems, tree_of};
@@ -148,16 +149,22 @@ impl Core {
         changed: &mut Changed,
         removed: &mut RemovedDamage,
     ) -> Result<()> {
-        let old = tree_of(&root.tree);
+        let mut old = tree_of(&root.tree);
         let mut survey = match Survey::of(self, (id, old)) {
             // Nothing is found without its top node. It is reported with the frozen ones, and can go as
-            // a whole, except for main.
+            // a whole, except for main, which begins anew.
             Err(Error::Corrupt(_)) if id != self.main_root() => return Ok(()),
+            Err(Error::Corrupt(damage)) => {
+                removed.nodes.push(damage.block);
+                self.cuts.note(id, damage.block, WHOLE);
+                old = Tree::default();
+                Survey::of(self, (id, old))?
+            }
             survey => survey?,
         };
         survey.repair()?;
         let found = survey.end();
-        if found.edits.is_empty() {
+        if found.edits.is_empty() && found.losses.is_empty() {
             return Ok(());
         }
         let name = root.name.clone();

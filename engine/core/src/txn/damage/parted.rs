@@ -9,6 +9,9 @@ use cairnfs_disk::sync::Mutex;
 /// A range of keys: the first, and the end, exclusive; `None` for the last ones of a tree.
 type Range = (Key, Option<Key>);
 
+/// The range of the top node of a tree.
+pub(super) const WHOLE: Range = (Key::first_of(0), None);
+
 /// The damaged nodes that merges of this opening have cut out of the trees of heads: the root, the first
 /// block, and the range of keys of each.
 #[derive(Default)]
@@ -48,6 +51,11 @@ impl Parted {
     pub fn hide(&mut self, unread: &Unread) {
         let at = self.0.partition_point(|(first, _)| *first <= unread.first);
         self.0.insert(at, (unread.first, unread.end));
+    }
+
+    /// Whether everything is hidden: the top node of the tree was cut out.
+    pub fn is_whole(&self) -> bool {
+        self.0.first() == Some(&WHOLE)
     }
 
     /// Whether there may be an item of this key that cannot be read.

@@ -152,6 +152,9 @@ impl<'a> Survey<'a> {
             Ok(true)
         })?;
         survey.end_contents(at, &parted);
+        if parted.is_whole() {
+            survey.found.losses.push(Loss::Tree);
+        }
         Ok(survey)
     }
 
@@ -271,6 +274,7 @@ impl<'a> Survey<'a> {
                 made: true,
             };
             self.nodes.insert(0, root);
+            self.found.losses.push(Loss::Directory { ino: ROOT_INO });
             let bare = self.bare_directory(ROOT_INO, ROOT_INO);
             self.edit(Key::inode(ROOT_INO), Some(bare));
         }

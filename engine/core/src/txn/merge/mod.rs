@@ -481,7 +481,9 @@ impl Merger {
         mut taken: MergeInput,
         (left, ending): (&mut Left, Ending),
     ) -> Result<()> {
-        let divides = core.limits.part_keys < u64::MAX && !self.is_starved() && !core.cuts_damaged;
+        // Parts neither cut out damaged nodes nor leave out what belongs into them.
+        let passes_damage = core.cuts_damaged || core.read_only;
+        let divides = core.limits.part_keys < u64::MAX && !self.is_starved() && !passes_damage;
         let mut result = self.merge_taken(core, &mut taken, divides, (left, ending));
         if divides && matches!(result, Err(Error::NoSpace)) {
             result = self.merge_taken(core, &mut taken, false, (left, ending));

@@ -9,7 +9,7 @@
 use crate::space::BlockRun;
 use crate::txn::Core;
 use crate::txn::merge::step_space::Retired;
-use crate::txn::runs::join_runs;
+use crate::txn::runs::{join_runs, subtract_runs};
 use cairnfs_disk::error::Result;
 use cairnfs_disk::format::NODE_BLOCKS;
 
@@ -62,8 +62,14 @@ impl Rest {
     /// The device's failure, or a damaged bitmap.
     pub fn release(mut self, core: &Core) -> Result<u64> {
         self.move_tail(core)?;
-        core.space
-            .release(&mut join_runs(self.freed), core.discard)?;
+        let mut freed = join_runs(self.freed);
+        if core.cuts_damaged {
+            // What was cut out may have had some of it: the image has that until the removal ends.
+            let mut kept = Vec::new();
+            core.space.each_in_image(&mut |run| kept.push(run))?;
+            freed = subtract_runs(freed, &kept);
+        }
+        core.space.release(&mut freed, core.discard)?;
         let again = self.retired.release(core)?;
         core.merger.backlog.freed(self.pending);
         Ok(again)

@@ -348,5 +348,11 @@ fn set_trees(core: &Core, trees: &[NewTree]) {
 /// Adds blocks to the free-space image, as [`lose`] removes them.
 fn gain(core: &Core, added: Vec<BlockRun>) -> Result<()> {
     let mut runs = join_touching(added).into_iter();
-    runs.try_for_each(|run| core.space.image_add(run))
+    runs.try_for_each(|run| {
+        if core.cuts_damaged {
+            core.space.image_keep(run)
+        } else {
+            core.space.image_add(run)
+        }
+    })
 }
