@@ -30,10 +30,13 @@ const ROOT: Caller = Caller {
 };
 
 fn ops(size: u64) -> Ops {
+    Ops::new(volume(size), Path::new("test"), WriteMode::Through)
+}
+
+fn volume(size: u64) -> Arc<FileSystem> {
     let device = MemoryDevice::new(size);
     make_device(&device, &MakeOptions::default(), &mut |_, _| {}).unwrap();
-    let fs = FileSystem::open_device(Arc::new(device), &Options::default()).unwrap();
-    Ops::new(fs, Path::new("test"), WriteMode::Through)
+    FileSystem::open_device(Arc::new(device), &Options::default()).unwrap()
 }
 
 fn make(ops: &Ops, name: &str, mode: u32) -> Result<u64, Refusal> {
@@ -160,6 +163,27 @@ fn full_volume_refuses_list_and_keeps_mode() {
     assert_eq!(error, Refusal(libc::ENOSPC));
     let (mode, list, _) = mode_and_list(&ops, ino);
     assert_eq!((mode & 0o7777, list), (0o600, Acl::of_mode(0o600)));
+}
+
+/// The kernel asks for the attributes before it accepts more for its cache.
+/// Contract: failure.space
+#[test]
+fn writer_of_the_kernels_cache_is_refused_on_a_full_volume_with_a_snapshot() {
+    let fs = volume(16 << 20);
+    fs.snapshot("before").unwrap();
+    let ops = Ops::new(fs, Path::new("test"), WriteMode::Back);
+    let filler = make(&ops, "filler", 0o600).unwrap();
+    let block = [1; 4096];
+    let mut at = (0..).step_by(block.len());
+    let written = || ops.write(filler, at.next().unwrap(), &block, None);
+    assert_eq!(
+        std::iter::repeat_with(written).find_map(Result::err),
+        Some(Refusal(libc::ENOSPC))
+    );
+    let other = make(&ops, "other", 0o600).unwrap();
+    ops.getattr(other, true).unwrap();
+    ops.write_cached(other, 0, &block, None).unwrap_err();
+    assert_eq!(ops.getattr(other, true).unwrap_err(), Refusal(libc::ENOSPC));
 }
 
 #[test]

@@ -64,7 +64,7 @@ impl Ops {
                 None => KillPrivileges::No,
             };
             let len = match place.fs.write(place.ino, offset, data, kill) {
-                Err(Error::NoSpace | Error::HostFull { .. }) => return Err(self.refuse(node)),
+                Err(error) if error.errno() == libc::ENOSPC => return Err(self.refuse(node)),
                 other => other?,
             };
             let bytes = offset..offset.saturating_add(len as u64);

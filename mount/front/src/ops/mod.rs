@@ -1,6 +1,6 @@
 //! The operations of a mounted volume, independent of the transport.
 //!
-//! Uses the engine and knows nothing of the transport: requests come as plain arguments, refusals are
+//! Uses the engine, and of the transport only the kinds of askers: requests come as plain arguments, refusals are
 //! returned as errno values. Inodes are named by the kernel's node ids, whose meaning [`crate::trees`]
 //! knows. The operations are in files of their own by subject: `entries`, `attributes`, `contents`,
 //! `asking` (what concerns the mount as a whole) and `replacing` (another tree takes the place of the
