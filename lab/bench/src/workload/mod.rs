@@ -60,9 +60,6 @@ pub trait Workload {
     fn check(&self) -> Result<()>;
 
     /// Creates what one thread needs before the clock starts; the caller then makes it durable.
-    ///
-    /// # Errors
-    /// Errors of the target.
     fn prepare(&self, _worker: &Worker<'_>) -> Result<()> {
         Ok(())
     }
