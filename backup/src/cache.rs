@@ -58,9 +58,6 @@ impl Cache {
     }
 
     /// Reads bytes of a frame; `false` if it is not kept.
-    ///
-    /// # Errors
-    /// The file cannot be read.
     pub fn read(&self, id: FrameId, offset: usize, buf: &mut [u8]) -> Result<bool> {
         let Some(place) = self.pin(id) else {
             return Ok(false);
@@ -93,9 +90,6 @@ impl Cache {
     }
 
     /// Keeps a frame. If all others are being read, it is not kept.
-    ///
-    /// # Errors
-    /// The file cannot be written.
     pub fn keep(&self, id: FrameId, bytes: &[u8]) -> Result<()> {
         let Some(place) = self.table.lock().place_for(id, self.most) else {
             return Ok(());

@@ -62,9 +62,6 @@ pub fn check(
 }
 
 /// The same without contents, of which it is known what cannot be read.
-///
-/// # Errors
-/// As [`check`].
 pub fn check_without(
     store: &Store,
     catalogue: &Catalogue,

@@ -68,9 +68,6 @@ impl Merge {
     }
 
     /// Stores the layers as one; as several if they have very many runs. They have no numbers yet.
-    ///
-    /// # Errors
-    /// The store fails.
     pub fn run(&self, watch: &dyn Watch) -> Result<Vec<Layer>> {
         let (store, seal) = (&self.store, &self.seal);
         let image = Image::of_layers(Arc::clone(store), Arc::clone(seal), self.layers.clone())?;

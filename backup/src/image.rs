@@ -125,9 +125,6 @@ impl Image {
     }
 
     /// Puts layers on each other; blocks without contents stay known.
-    ///
-    /// # Errors
-    /// As [`Self::open`].
     pub fn of_layers(store: Arc<Store>, seal: Arc<Seal>, layers: Vec<Layer>) -> Result<Self> {
         let (mut extents, mut loaded) = (Vec::new(), Vec::new());
         for (place, layer) in layers.into_iter().enumerate() {

@@ -59,9 +59,6 @@ pub trait Source {
     fn known(&self) -> Vec<String>;
 
     /// A state of the whole volume as it is now. If `since` is not known any longer, it is whole.
-    ///
-    /// # Errors
-    /// Those of the volume.
     fn checkpoint(&self, since: Option<&str>) -> Result<Box<dyn Checkpoint + '_>>;
 }
 
@@ -99,9 +96,6 @@ pub trait Checkpoint {
     fn for_each_live(&self, each: &mut EachRun<'_>) -> Result<()>;
 
     /// Reads blocks of the image.
-    ///
-    /// # Errors
-    /// Those of the volume.
     fn read(&self, block: u64, buf: &mut [u8]) -> Result<()>;
 
     /// It is stored.
@@ -150,9 +144,6 @@ pub struct Shipper {
 
 impl Shipper {
     /// Opens the backup of a volume, or makes it.
-    ///
-    /// # Errors
-    /// As [`Writer::open`].
     pub fn open(store: Arc<Store>, source: &dyn Source, options: WriterOptions) -> Result<Self> {
         Ok(Self {
             writer: Writer::open(store, &source.volume(), options)?,
@@ -180,9 +171,6 @@ impl Shipper {
     /// The same, and stores again what the store has lost of the moments before, where the volume still has
     /// it: blocks that have not been written since. Each moment that had them has them again, and what is
     /// stored now can be read wholly.
-    ///
-    /// # Errors
-    /// As [`Self::ship`].
     pub fn mend(
         &mut self,
         source: &dyn Source,

@@ -158,43 +158,25 @@ fn remote(url: &Url, environment: &Environment) -> Result<Store> {
     let wrong = |why: &dyn std::fmt::Display| Error::Url(why.to_string());
     let (scheme, path) = ObjectStoreScheme::parse(url).map_err(|e| wrong(&e))?;
     let refused = |why| Error::store("cannot use", &shown, why);
+    // The builders share no trait.
+    macro_rules! built {
+        ($builder:ty) => {{
+            let builder = <$builder>::new()
+                .with_client_options(client())
+                .with_retry(retry())
+                .with_url(url.as_str());
+            let set = |builder: $builder, (key, value): (&str, _)| match key.parse() {
+                Ok(key) => builder.with_config(key, value),
+                Err(_) => builder,
+            };
+            let builder = options(environment).fold(builder, set);
+            Arc::new(builder.build().map_err(refused)?)
+        }};
+    }
     let store: Arc<dyn ObjectStore> = match scheme {
-        ObjectStoreScheme::AmazonS3 => {
-            let builder = AmazonS3Builder::new()
-                .with_client_options(client())
-                .with_retry(retry())
-                .with_url(url.as_str());
-            let builder =
-                options(environment).fold(builder, |builder, (key, value)| match key.parse() {
-                    Ok(key) => builder.with_config(key, value),
-                    Err(_) => builder,
-                });
-            Arc::new(builder.build().map_err(refused)?)
-        }
-        ObjectStoreScheme::GoogleCloudStorage => {
-            let builder = GoogleCloudStorageBuilder::new()
-                .with_client_options(client())
-                .with_retry(retry())
-                .with_url(url.as_str());
-            let builder =
-                options(environment).fold(builder, |builder, (key, value)| match key.parse() {
-                    Ok(key) => builder.with_config(key, value),
-                    Err(_) => builder,
-                });
-            Arc::new(builder.build().map_err(refused)?)
-        }
-        ObjectStoreScheme::MicrosoftAzure => {
-            let builder = MicrosoftAzureBuilder::new()
-                .with_client_options(client())
-                .with_retry(retry())
-                .with_url(url.as_str());
-            let builder =
-                options(environment).fold(builder, |builder, (key, value)| match key.parse() {
-                    Ok(key) => builder.with_config(key, value),
-                    Err(_) => builder,
-                });
-            Arc::new(builder.build().map_err(refused)?)
-        }
+        ObjectStoreScheme::AmazonS3 => built!(AmazonS3Builder),
+        ObjectStoreScheme::GoogleCloudStorage => built!(GoogleCloudStorageBuilder),
+        ObjectStoreScheme::MicrosoftAzure => built!(MicrosoftAzureBuilder),
         _ => return Err(wrong(&"use file:///directory, s3://, gs:// or az://")),
     };
     Store::new(store, path)

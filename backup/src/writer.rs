@@ -320,9 +320,6 @@ impl Writer {
     /// Deletes what is in nobody's way before this writer has begun: what killed programs have left,
     /// layers of earlier epochs that nothing names, and copies of heads that lie between the newest one and
     /// its base, which would be read only if both of these were damaged. Returns bytes and objects.
-    ///
-    /// # Errors
-    /// The store fails.
     pub(crate) fn make_room(&self) -> Result<(u64, u64)> {
         for folder in ["", "heads", "copies", "layers", "gone"] {
             self.store.sweep(folder);

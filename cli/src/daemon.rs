@@ -191,9 +191,6 @@ pub fn status(dir: &Path, wait: Duration) -> Result<Answer, Refusal> {
 }
 
 /// Whether the daemon of the mount at (or above) `dir` can write the volume; waits as [`status`].
-///
-/// # Errors
-/// As [`status`].
 pub fn is_writable(dir: &Path, wait: Duration) -> Result<bool, Refusal> {
     ask(Request::Writable, dir, wait, || {
         Err(Refusal::silent(dir, wait))

@@ -43,9 +43,6 @@ enum Place<'a> {
 impl<'a> Roots<'a> {
     /// Opens a volume that no daemon has open; `named` is the branch or snapshot whose mount was named,
     /// and has ended.
-    ///
-    /// # Errors
-    /// As [`Volume::try_open`].
     pub fn open(
         path: &Path,
         named: Option<&str>,
@@ -91,9 +88,6 @@ impl<'a> Roots<'a> {
     /// Calls `once` with the branch that is `given`, or meant if none is: that of the mount, or main. If
     /// that has got another name meanwhile and `once` fails, it is called again with that one. What it does
     /// is done wholly or not at all, so nothing is done twice.
-    ///
-    /// # Errors
-    /// Those of `once`.
     pub fn on_branch<T, E>(
         &self,
         given: Option<&str>,
@@ -142,9 +136,6 @@ impl<'a> Roots<'a> {
     /// Calls `once`, which finds and uses these references; again and again as long as it fails and one of
     /// them leads elsewhere than before: a publish, a restore, a renaming or a drop beside it has moved
     /// that. What it does is done wholly or not at all, so nothing is done twice.
-    ///
-    /// # Errors
-    /// Those of `once`.
     pub fn with<T, E>(
         &self,
         references: &[&str],
@@ -298,9 +289,6 @@ impl Telling {
     }
 
     /// Prints a result as JSON, or as lines of text.
-    ///
-    /// # Errors
-    /// Standard output failed.
     pub fn print(
         &self,
         stage: &Stage,

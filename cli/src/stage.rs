@@ -190,9 +190,6 @@ impl Stage {
     }
 
     /// Writes one JSON document to standard output.
-    ///
-    /// # Errors
-    /// Standard output failed.
     pub fn json(&self, value: &impl Serialize) -> Result<(), AnyError> {
         let mut out = self.out();
         output::json_to(&mut out, value)?;

@@ -90,9 +90,6 @@ pub fn caller() -> Creds {
 
 impl Volume {
     /// Opens the tree that is named, of a volume.
-    ///
-    /// # Errors
-    /// As [`Self::try_open`] and [`Self::at`].
     pub fn open(place: &VolumePath, access: Access) -> Result<Self, Failure> {
         let path = &place.volume;
         let volume = Self::try_open(path, access).map_err(|e| Failure::opening(path, &e))?;
@@ -184,9 +181,6 @@ impl Volume {
     }
 
     /// Opens the volume that a path names, and looks up the path inside.
-    ///
-    /// # Errors
-    /// As [`Volume::open`] and [`Volume::find`].
     pub fn open_at(
         place: &VolumePath,
         access: Access,
@@ -211,9 +205,6 @@ impl Volume {
     }
 
     /// The tree that is named, if it is one of this volume.
-    ///
-    /// # Errors
-    /// As [`Self::at`].
     pub fn of(self, place: &VolumePath, access: Access) -> Result<Option<Self>, Failure> {
         match (self.path == place.volume, self.reference == place.reference) {
             (true, true) => Ok(Some(self)),
@@ -236,9 +227,6 @@ impl Volume {
     }
 
     /// The root directory.
-    ///
-    /// # Errors
-    /// Damage.
     pub fn root(&self) -> cairnfs::Result<Node> {
         self.fs.getattr(ROOT_INO).map(|attr| self.hold(attr))
     }
@@ -252,9 +240,6 @@ impl Volume {
     }
 
     /// Looks up an entry of a directory; `None` if it does not exist.
-    ///
-    /// # Errors
-    /// Damage.
     pub fn lookup_opt(&self, dir: &Node, name: &[u8]) -> cairnfs::Result<Option<Node>> {
         match self.lookup(dir, name) {
             Ok(node) => Ok(Some(node)),

@@ -139,9 +139,6 @@ impl<'a> Copier<'a> {
     }
 
     /// As [`Copier::copy`], but first adds the source's size to the total of the progress.
-    ///
-    /// # Errors
-    /// As [`Copier::copy`].
     pub fn copy_counted<S: Source>(
         &mut self,
         source: &mut S,

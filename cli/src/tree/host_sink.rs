@@ -412,5 +412,5 @@ impl Sink for HostSink {
 }
 
 #[cfg(test)]
-#[path = "host_tests.rs"]
+#[path = "tests/host.rs"]
 mod tests;

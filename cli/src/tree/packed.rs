@@ -111,9 +111,6 @@ impl<W: Write> Packer<W> {
     }
 
     /// Writes the end of the stream.
-    ///
-    /// # Errors
-    /// The writer's error.
     pub fn finish(self) -> io::Result<W> {
         match self {
             Packer::Plain(out) => Ok(out),

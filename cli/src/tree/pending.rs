@@ -88,9 +88,6 @@ impl Pending {
     }
 
     /// Creates an empty regular file that has no name; `None` if the file system has no such files.
-    ///
-    /// # Errors
-    /// The file cannot be created.
     pub fn nameless(&self, dir: BorrowedFd<'_>, mode: u32) -> Result<Option<File>, Failure> {
         let flags = OFlags::WRONLY | OFlags::TMPFILE | OFlags::CLOEXEC;
         match rustix::fs::openat(dir, ".", flags, Mode::from_bits_truncate(mode)) {
@@ -111,9 +108,6 @@ impl Pending {
     }
 
     /// Creates the entry as an empty regular file with the permissions `mode`.
-    ///
-    /// # Errors
-    /// The file cannot be created.
     pub fn file(&self, dir: BorrowedFd<'_>, mode: u32) -> Result<File, Failure> {
         let flags =
             OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;

@@ -569,5 +569,5 @@ impl<R: Read> TarReader<R> {
 }
 
 #[cfg(test)]
-#[path = "tar_tests.rs"]
+#[path = "tests/tar.rs"]
 mod tests;

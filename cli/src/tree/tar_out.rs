@@ -45,9 +45,6 @@ impl<W: Write> TarSink<W> {
     }
 
     /// Writes the end of the archive.
-    ///
-    /// # Errors
-    /// The writer's error.
     pub fn finish(mut self) -> Result<W, Failure> {
         self.put(&[0; 2 * BLOCK as usize])?;
         self.out.flush().explain(&self.name)?;

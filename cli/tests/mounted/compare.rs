@@ -127,7 +127,6 @@ fn comparison_of_file_systems_leaves_nothing() {
     }
     let bench = Bench::new();
     let workload = "fsmark --threads 2 --files 50 --dirs 2 --sync-create --walk-again --cold";
-    let plots = bench.dir.path().join("plots");
     let out = bench.run(&[
         "--with",
         "cairnfs,cairnfs-mount,ext4",
@@ -135,8 +134,6 @@ fn comparison_of_file_systems_leaves_nothing() {
         "1",
         "--json",
         "-",
-        "--plot",
-        plots.to_str().unwrap(),
         workload,
     ]);
     assert!(out.status.success(), "{}", said(&out));
@@ -173,6 +170,12 @@ fn comparison_of_file_systems_leaves_nothing() {
         let read = phases[10]["counters"]["device_read_bytes"].as_u64();
         assert!(read > Some(0), "what was forgotten is read: {run}");
     }
+    let json = bench.dir.path().join("figures.json");
+    fs::write(&json, &out.stdout).unwrap();
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/plot");
+    let plots = bench.dir.path().join("plots");
+    let drawn = Command::new(script).args([&json, &plots]).status().unwrap();
+    assert!(drawn.success());
     assert_eq!(fs::read_dir(&plots).unwrap().count(), 1);
 }
 

@@ -97,14 +97,6 @@ pub(crate) type OpenListing = Part<Listing>;
 /// An open report.
 pub(crate) type OpenReport = Part<Entries>;
 
-/// What a handle stands for.
-enum Object {
-    Volume(Arc<OpenVolume>),
-    File(Arc<OpenFile>),
-    Listing(Arc<OpenListing>),
-    Report(Arc<OpenReport>),
-}
-
 /// The kinds of objects.
 pub(crate) trait Kind: Sized {
     /// The object, if it is of this kind.
@@ -115,75 +107,38 @@ pub(crate) trait Kind: Sized {
     fn check(&self) -> Outcome<()>;
 }
 
-/// An object in a slot.
-pub(crate) struct Stored(Object);
-
-impl Kind for OpenVolume {
-    fn of(object: &Stored) -> Option<&Arc<Self>> {
-        match &object.0 {
-            Object::Volume(volume) => Some(volume),
-            _ => None,
+/// The object in a slot: one variant for each kind, with what checks its volume.
+macro_rules! kinds {
+    ($($variant:ident($kind:ident): |$object:ident| $check:expr,)*) => {
+        pub(crate) enum Stored {
+            $($variant(Arc<$kind>),)*
         }
-    }
 
-    fn store(self) -> Stored {
-        Stored(Object::Volume(Arc::new(self)))
-    }
+        $(impl Kind for $kind {
+            fn of(object: &Stored) -> Option<&Arc<Self>> {
+                match object {
+                    Stored::$variant(object) => Some(object),
+                    _ => None,
+                }
+            }
 
-    fn check(&self) -> Outcome<()> {
-        OpenVolume::check(self)
-    }
+            fn store(self) -> Stored {
+                Stored::$variant(Arc::new(self))
+            }
+
+            fn check(&self) -> Outcome<()> {
+                let $object = self;
+                $check
+            }
+        })*
+    };
 }
 
-impl Kind for OpenFile {
-    fn of(object: &Stored) -> Option<&Arc<Self>> {
-        match &object.0 {
-            Object::File(file) => Some(file),
-            _ => None,
-        }
-    }
-
-    fn store(self) -> Stored {
-        Stored(Object::File(Arc::new(self)))
-    }
-
-    fn check(&self) -> Outcome<()> {
-        self.of.check()
-    }
-}
-
-impl Kind for OpenListing {
-    fn of(object: &Stored) -> Option<&Arc<Self>> {
-        match &object.0 {
-            Object::Listing(listing) => Some(listing),
-            _ => None,
-        }
-    }
-
-    fn store(self) -> Stored {
-        Stored(Object::Listing(Arc::new(self)))
-    }
-
-    fn check(&self) -> Outcome<()> {
-        self.of.check()
-    }
-}
-
-impl Kind for OpenReport {
-    fn of(object: &Stored) -> Option<&Arc<Self>> {
-        match &object.0 {
-            Object::Report(report) => Some(report),
-            _ => None,
-        }
-    }
-
-    fn store(self) -> Stored {
-        Stored(Object::Report(Arc::new(self)))
-    }
-
-    fn check(&self) -> Outcome<()> {
-        self.of.check()
-    }
+kinds! {
+    Volume(OpenVolume): |volume| OpenVolume::check(volume),
+    File(OpenFile): |file| file.of.check(),
+    Listing(OpenListing): |listing| listing.of.check(),
+    Report(OpenReport): |report| report.of.check(),
 }
 
 const SHARDS: usize = 64;

@@ -260,69 +260,32 @@ pub(crate) unsafe trait Extensible: Copy {
     const FIRST: usize;
 }
 
-// SAFETY: integers, pointers and arrays of them; their order leaves no padding.
-unsafe impl Extensible for cairnfs_volume_options {
-    const FIRST: usize = 56;
+/// Structs with their sizes in the first version, which do not change, and what was added behind.
+macro_rules! extensible {
+    ($($name:ident: $first:literal $(+ $added:literal)?,)*) => {
+        $(
+            // SAFETY: integers, pointers and arrays of them; their order leaves no padding.
+            unsafe impl Extensible for $name {
+                const FIRST: usize = $first;
+            }
+
+            const _: () = assert!(size_of::<$name>() == $first $(+ $added)?);
+        )*
+    };
 }
 
-// SAFETY: as above.
-unsafe impl Extensible for cairnfs_stat {
-    const FIRST: usize = 128;
+extensible! {
+    cairnfs_volume_options: 56,
+    cairnfs_stat: 128,
+    cairnfs_statfs: 56,
+    cairnfs_dirent: 280,
+    cairnfs_root: 288 + 8,
+    cairnfs_publish_options: 48,
+    cairnfs_published: 280,
+    cairnfs_drop_progress: 16,
+    cairnfs_change: 72,
+    cairnfs_conflict: 24,
 }
-
-// SAFETY: as above.
-unsafe impl Extensible for cairnfs_statfs {
-    const FIRST: usize = 56;
-}
-
-// SAFETY: as above.
-unsafe impl Extensible for cairnfs_dirent {
-    const FIRST: usize = 280;
-}
-
-// SAFETY: as above.
-unsafe impl Extensible for cairnfs_root {
-    const FIRST: usize = 288;
-}
-
-// SAFETY: as above.
-unsafe impl Extensible for cairnfs_publish_options {
-    const FIRST: usize = 48;
-}
-
-// SAFETY: as above.
-unsafe impl Extensible for cairnfs_published {
-    const FIRST: usize = 280;
-}
-
-// SAFETY: as above.
-unsafe impl Extensible for cairnfs_drop_progress {
-    const FIRST: usize = 16;
-}
-
-// SAFETY: as above.
-unsafe impl Extensible for cairnfs_change {
-    const FIRST: usize = 72;
-}
-
-// SAFETY: as above.
-unsafe impl Extensible for cairnfs_conflict {
-    const FIRST: usize = 24;
-}
-
-/// The first versions do not change; what was added is behind them.
-const _: () = {
-    assert!(size_of::<cairnfs_volume_options>() == cairnfs_volume_options::FIRST);
-    assert!(size_of::<cairnfs_stat>() == cairnfs_stat::FIRST);
-    assert!(size_of::<cairnfs_statfs>() == cairnfs_statfs::FIRST);
-    assert!(size_of::<cairnfs_dirent>() == cairnfs_dirent::FIRST);
-    assert!(size_of::<cairnfs_root>() == cairnfs_root::FIRST + 8);
-    assert!(size_of::<cairnfs_publish_options>() == cairnfs_publish_options::FIRST);
-    assert!(size_of::<cairnfs_published>() == cairnfs_published::FIRST);
-    assert!(size_of::<cairnfs_drop_progress>() == cairnfs_drop_progress::FIRST);
-    assert!(size_of::<cairnfs_change>() == cairnfs_change::FIRST);
-    assert!(size_of::<cairnfs_conflict>() == cairnfs_conflict::FIRST);
-};
 
 /// Largest size that a caller may give: a larger one was not set.
 const LARGEST: usize = 4096;

@@ -15,6 +15,20 @@ impl Stat {
     pub fn new(metadata: Metadata, dev: u64) -> Self {
         Self { metadata, dev }
     }
+
+    fn shown(&self) -> String {
+        let stat = &self.metadata;
+        format!(
+            "Stat(st_mode={:#o}, st_ino={}, st_nlink={}, st_uid={}, st_gid={}, st_size={}, st_mtime={})",
+            stat.mode(),
+            stat.ino(),
+            stat.nlink(),
+            stat.uid(),
+            stat.gid(),
+            stat.len(),
+            self.st_mtime()
+        )
+    }
 }
 
 fn nanos(time: Time) -> i128 {
@@ -25,110 +39,42 @@ fn seconds(time: Time) -> f64 {
     time.secs as f64 + f64::from(time.nanos) * 1e-9
 }
 
-#[pymethods]
-impl Stat {
-    #[getter]
-    fn st_mode(&self) -> u32 {
-        self.metadata.mode()
-    }
+/// The attributes: name, type and value.
+macro_rules! attributes {
+    ($($(#[$doc:meta])* $name:ident: $type:ty = |$stat:ident| $value:expr,)*) => {
+        #[pymethods]
+        impl Stat {
+            $($(#[$doc])* #[getter]
+            fn $name(&self) -> $type {
+                let $stat = self;
+                $value
+            })*
 
-    #[getter]
-    fn st_ino(&self) -> u64 {
-        self.metadata.ino()
-    }
+            fn __repr__(&self) -> String {
+                self.shown()
+            }
+        }
+    };
+}
 
+attributes! {
+    st_mode: u32 = |stat| stat.metadata.mode(),
+    st_ino: u64 = |stat| stat.metadata.ino(),
     /// A number that differs between volumes.
-    #[getter]
-    fn st_dev(&self) -> u64 {
-        self.dev
-    }
-
-    #[getter]
-    fn st_nlink(&self) -> u64 {
-        self.metadata.nlink()
-    }
-
-    #[getter]
-    fn st_uid(&self) -> u32 {
-        self.metadata.uid()
-    }
-
-    #[getter]
-    fn st_gid(&self) -> u32 {
-        self.metadata.gid()
-    }
-
-    #[getter]
-    fn st_size(&self) -> u64 {
-        self.metadata.len()
-    }
-
-    #[getter]
-    fn st_blocks(&self) -> u64 {
-        self.metadata.blocks()
-    }
-
-    #[getter]
-    fn st_blksize(&self) -> u32 {
-        4096
-    }
-
-    #[getter]
-    fn st_rdev(&self) -> u64 {
-        self.metadata.rdev()
-    }
-
-    #[getter]
-    fn st_atime(&self) -> f64 {
-        seconds(self.metadata.attr().atime)
-    }
-
-    #[getter]
-    fn st_mtime(&self) -> f64 {
-        seconds(self.metadata.attr().mtime)
-    }
-
-    #[getter]
-    fn st_ctime(&self) -> f64 {
-        seconds(self.metadata.attr().ctime)
-    }
-
-    #[getter]
-    fn st_birthtime(&self) -> f64 {
-        seconds(self.metadata.attr().btime)
-    }
-
-    #[getter]
-    fn st_atime_ns(&self) -> i128 {
-        nanos(self.metadata.attr().atime)
-    }
-
-    #[getter]
-    fn st_mtime_ns(&self) -> i128 {
-        nanos(self.metadata.attr().mtime)
-    }
-
-    #[getter]
-    fn st_ctime_ns(&self) -> i128 {
-        nanos(self.metadata.attr().ctime)
-    }
-
-    #[getter]
-    fn st_birthtime_ns(&self) -> i128 {
-        nanos(self.metadata.attr().btime)
-    }
-
-    fn __repr__(&self) -> String {
-        format!(
-            "Stat(st_mode={:#o}, st_ino={}, st_nlink={}, st_uid={}, st_gid={}, st_size={}, \
-             st_mtime={})",
-            self.st_mode(),
-            self.st_ino(),
-            self.st_nlink(),
-            self.st_uid(),
-            self.st_gid(),
-            self.st_size(),
-            self.st_mtime()
-        )
-    }
+    st_dev: u64 = |stat| stat.dev,
+    st_nlink: u64 = |stat| stat.metadata.nlink(),
+    st_uid: u32 = |stat| stat.metadata.uid(),
+    st_gid: u32 = |stat| stat.metadata.gid(),
+    st_size: u64 = |stat| stat.metadata.len(),
+    st_blocks: u64 = |stat| stat.metadata.blocks(),
+    st_blksize: u32 = |_stat| 4096,
+    st_rdev: u64 = |stat| stat.metadata.rdev(),
+    st_atime: f64 = |stat| seconds(stat.metadata.attr().atime),
+    st_mtime: f64 = |stat| seconds(stat.metadata.attr().mtime),
+    st_ctime: f64 = |stat| seconds(stat.metadata.attr().ctime),
+    st_birthtime: f64 = |stat| seconds(stat.metadata.attr().btime),
+    st_atime_ns: i128 = |stat| nanos(stat.metadata.attr().atime),
+    st_mtime_ns: i128 = |stat| nanos(stat.metadata.attr().mtime),
+    st_ctime_ns: i128 = |stat| nanos(stat.metadata.attr().ctime),
+    st_birthtime_ns: i128 = |stat| nanos(stat.metadata.attr().btime),
 }

@@ -79,7 +79,7 @@ checked. A program that is not installed is reported, and its rows are left out.
 Examples:
   cairnfs-bench compare --device /var/tmp/image
   cairnfs-bench compare --device /var/tmp/image --with cairnfs-mount,ext4 'maildir --jobs 16' 'fsync --jobs 4'
-  cairnfs-bench compare --device /var/tmp/image --threads 1,2,4,8,16,64 --json figures.json --plot plots
+  cairnfs-bench compare --device /var/tmp/image --threads 1,2,4,8,16,64 --json figures.json
   cairnfs-bench compare --device /var/tmp/image --mechanisms
   cairnfs-bench compare --device /var/tmp/image --single-client -o write=back
   cairnfs-bench compare --device /var/tmp/image --everyday --rounds 2 --require-programs

@@ -2,10 +2,10 @@
 //!
 //! A `target` is the file system under test, a `workload` the operations on it. `phase` measures
 //! one step of a workload done by many threads, `tally` counts for one thread, and `report` formats
-//! the figures. A workload uses targets only by their traits, so each workload runs on every
-//! target. `compare` runs workloads on several file systems in turn. The crate uses only what the
-//! library exports, and of the FUSE front end the session, what it negotiates with the kernel, and
-//! the sync request.
+//! the figures, in `lines` of aligned cells. A workload uses targets only by their traits, so each
+//! workload runs on every target. `compare` runs workloads on several file systems in turn. The
+//! crate uses only what the library exports, and of the FUSE front end the session, what it
+//! negotiates with the kernel, and the sync request.
 //!
 //! [`run`] is the command. Programs set up a workload and a place with [`parse`], and get the
 //! figures as values from [`measure`].
@@ -14,6 +14,7 @@ mod args;
 mod channel;
 mod compare;
 mod help;
+mod lines;
 mod noop;
 mod phase;
 mod processor;
@@ -45,8 +46,7 @@ pub mod parts {
     pub use crate::compare::conditions::Conditions;
     pub use crate::compare::figures::Spread;
     pub use crate::compare::stats::{Block, Requests};
-    pub use crate::compare::svg;
-    pub use crate::compare::table::readable;
+    pub use crate::compare::table;
     pub use crate::processor::process_cpu;
     pub use crate::random::Random;
     pub use crate::settings::parse_size;

@@ -7,6 +7,7 @@ use std::io::{self, Write};
 
 use serde::ser::{Serialize, SerializeStruct, Serializer};
 
+use crate::lines::{Form, line, none, print_lines};
 use crate::phase::{Pairs, Phase};
 use crate::tally::Latency;
 
@@ -98,25 +99,7 @@ impl Report {
             .map(|(name, value)| format!("{} {value}", name.replace('_', " ")))
             .collect();
         writeln!(out, "{}\n", settings.join(", "))?;
-        let rows = self.rows();
-        let width = |column: usize| {
-            rows.iter()
-                .filter_map(|row| row.get(column))
-                .map(|cell| cell.chars().count())
-                .max()
-                .unwrap_or(0)
-        };
-        for row in &rows {
-            let mut line = String::new();
-            for (column, cell) in row.iter().enumerate() {
-                let width = width(column);
-                match column {
-                    0 => line.push_str(&format!("{cell:<width$}")),
-                    _ => line.push_str(&format!("  {cell:>width$}")),
-                }
-            }
-            writeln!(out, "{}", line.trim_end())?;
-        }
+        print_lines(&self.rows(), 1, Form::Text, "", out)?;
         for (name, value) in &self.ratios {
             writeln!(out, "{}: {value:.2}", name.replace('_', " "))?;
         }
@@ -125,16 +108,11 @@ impl Report {
 
     fn rows(&self) -> Vec<Vec<String>> {
         let columns = self.columns();
-        let head = std::iter::once("phase".to_owned()).chain(columns.iter().map(|c| c.0.clone()));
-        let mut rows = vec![head.collect()];
+        let mut rows = vec![line(&["phase"], columns.iter().map(|c| c.0.clone()))];
         for phase in &self.phases {
             let cells = columns.iter().map(|(_, cell)| cell(phase));
-            let cells = cells.map(|cell| cell.unwrap_or_else(|| "-".into()));
-            rows.push(
-                std::iter::once(phase.name.to_owned())
-                    .chain(cells)
-                    .collect(),
-            );
+            let cells = cells.map(|cell| cell.unwrap_or_else(none));
+            rows.push(line(&[phase.name], cells));
         }
         rows
     }

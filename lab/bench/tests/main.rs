@@ -12,5 +12,6 @@ mod branches;
 mod common;
 mod fsmark;
 mod neighbour;
+mod plot;
 mod syncs;
 mod xattr;

@@ -80,7 +80,7 @@ fn bases_have_the_same_shape_each_time() {
 #[test]
 fn mutation_is_deterministic_and_every_class_damages() {
     let bases = bases();
-    for class in CLASSES {
+    for &class in CLASSES {
         let mut differ = 0;
         for base in &bases {
             for seed in 0..5 {

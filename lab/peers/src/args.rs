@@ -12,7 +12,7 @@ const EXAMPLES: &str = "\
 Examples:
   cargo run --release -p cairnfs-peers --features all -- --dir /mnt/test
   cargo run --release -p cairnfs-peers --features all -- --dir /mnt/test --with cairnfs,sqlite --sizes 4K --durability each
-  scripts/peers /var/tmp/image --rounds 5 --json peers.json --plot plots
+  scripts/peers /var/tmp/image --rounds 5 --json peers.json
 
 What the steps and figures are, and what is durable when, is in docs/figures/README.md.";
 
@@ -66,13 +66,9 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 3)]
     pub rounds: usize,
 
-    /// Write every figure of every round to a file.
+    /// Write every figure of every round to a file, which `scripts/plot FILE` draws.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-
-    /// Write plots to a directory.
-    #[arg(long, value_name = "DIR")]
-    pub plot: Option<PathBuf>,
 
     /// Run one load on one store, and print its figures.
     #[arg(long, hide = true)]

@@ -3,12 +3,11 @@
 //!
 //! `store` has the stores under one interface, `load` what is done to one of them, `args` the
 //! command line, `rounds` runs the loads on all stores in turn, each in a process of its own;
-//! `table` and `plot` present the figures. A store is built only with the cargo feature of its
+//! `table` presents the figures. A store is built only with the cargo feature of its
 //! name; `all` builds them all.
 
 mod args;
 mod load;
-mod plot;
 mod rounds;
 mod store;
 mod table;
@@ -33,9 +32,6 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<()> {
     table::print(&found, out)?;
     if let Some(path) = &args.json {
         serde_json::to_writer_pretty(std::fs::File::create(path)?, &found)?;
-    }
-    if let Some(dir) = &args.plot {
-        plot::write(&found, dir)?;
     }
     Ok(())
 }

@@ -2,7 +2,8 @@
 
 use std::io::{self, Write};
 
-use cairnfs_bench::parts::{Spread, readable};
+use cairnfs_bench::parts::Spread;
+use cairnfs_bench::parts::table::{Form, line, none, print_lines, readable, spread};
 
 use crate::load::{Durability, Load};
 use crate::rounds::{Found, Table};
@@ -14,13 +15,13 @@ pub fn print(found: &Found, out: &mut dyn Write) -> io::Result<()> {
     }
     for table in &found.tables {
         writeln!(out, "\n### {}\n", title(&table.load))?;
-        print_rows(&lines(found, table), out)?;
+        print_lines(&lines(found, table), 2, Form::Markdown, "", out)?;
     }
     Ok(())
 }
 
 /// Says what was done.
-pub fn title(load: &Load) -> String {
+fn title(load: &Load) -> String {
     let when = match load.durability {
         Durability::Each => "each durable",
         Durability::Batch => "durable by 1,000",
@@ -34,57 +35,19 @@ pub fn title(load: &Load) -> String {
 }
 
 fn lines(found: &Found, table: &Table) -> Vec<Vec<String>> {
-    let head = ["step", "figure"].into_iter();
-    let stores = found.stores.iter().map(|store| store.name());
-    let mut lines = vec![head.chain(stores).map(str::to_owned).collect()];
-    for row in &table.rows {
-        let names = [row.step, row.figure].map(str::to_owned).into_iter();
-        lines.push(names.chain(row.cells.iter().map(cell)).collect());
-    }
-    lines
+    let stores = found.stores.iter().map(|store| store.name().to_owned());
+    let rows = table.rows.iter();
+    let rows = rows.map(|row| line(&[row.step, row.figure], row.cells.iter().map(cell)));
+    let head = line(&["step", "figure"], stores);
+    std::iter::once(head).chain(rows).collect()
 }
 
-fn cell(spread: &Option<Spread>) -> String {
-    match spread {
-        None => "-".to_owned(),
+fn cell(cell: &Option<Spread>) -> String {
+    match cell {
+        None => none(),
         Some(all) if all.rounds.len() == 1 => readable(all.median),
-        Some(all) => format!(
-            "{} ({}..{})",
-            readable(all.median),
-            readable(all.least),
-            readable(all.most)
-        ),
+        Some(all) => spread(all),
     }
-}
-
-/// Columns of text, at the left.
-const TEXTS: usize = 2;
-
-fn print_rows(lines: &[Vec<String>], out: &mut dyn Write) -> io::Result<()> {
-    let width = |column: usize| {
-        let cells = lines.iter().filter_map(|line| line.get(column));
-        cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
-    };
-    for (number, line) in lines.iter().enumerate() {
-        for (column, cell) in line.iter().enumerate() {
-            let width = width(column);
-            if column < TEXTS {
-                write!(out, "| {cell:<width$} ")?
-            } else {
-                write!(out, "| {cell:>width$} ")?
-            }
-        }
-        writeln!(out, "|")?;
-        if number == 0 {
-            for column in 0..line.len() {
-                let dashes = "-".repeat(width(column) + 1);
-                let end = if column < TEXTS { '-' } else { ':' };
-                write!(out, "|{dashes}{end}")?;
-            }
-            writeln!(out, "|")?;
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]

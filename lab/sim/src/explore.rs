@@ -228,9 +228,6 @@ pub fn replay(recording: &Recording, id: &[StateId]) -> Result<(), String> {
 }
 
 /// As [`replay`], and `invariant` must hold in the state.
-///
-/// # Errors
-/// As [`replay`].
 pub fn replay_with(
     recording: &Recording,
     id: &[StateId],

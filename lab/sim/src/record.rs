@@ -419,9 +419,6 @@ impl Recording {
     /// Records what `run` does to an empty volume through calls on paths. After each call
     /// everything is made durable, promised or not, so that the states include each prefix of the
     /// calls. At the end the volume is synced and closed.
-    ///
-    /// # Errors
-    /// As [`Recording::of`].
     pub fn of_volume(run: impl FnOnce(&Volume) -> Result<()>) -> Result<Self> {
         let start = fresh_volume(VOLUME_SIZE)?;
         let under_way = Run::begin(start, &options(2), 1)?;

@@ -232,9 +232,6 @@ pub fn of_output(error: &(dyn Error + 'static)) -> Option<Failure> {
 }
 
 /// If a command cannot print its result, changes the failure to one that says that the command is done.
-///
-/// # Errors
-/// Standard output failed.
 pub fn told<E: Into<AnyError>>(printed: Result<(), E>) -> Result<(), AnyError> {
     printed.map_err(|error| {
         let error = error.into();

@@ -42,9 +42,6 @@ pub fn refuse_within(url: &str, serves: impl Fn(&str) -> bool, ended: &Ended) ->
 }
 
 /// Refuses a directory for a backup that lies below the directory on which the volume is to be mounted.
-///
-/// # Errors
-/// As [`refuse_within`].
 pub fn refuse_below(url: &str, mountpoint: &Path, ended: &Ended) -> Result<()> {
     let Some(dir) = directory_of(url)? else {
         return Ok(());

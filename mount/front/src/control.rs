@@ -176,9 +176,6 @@ pub fn sync(path: &Path) -> io::Result<Option<String>> {
 }
 
 /// Returns the path of the volume mounted at (or above) `path`.
-///
-/// # Errors
-/// As [`sync`].
 pub fn volume(path: &Path) -> io::Result<PathBuf> {
     let answer = ask(&opening::inside(path)?, VOLUME)?;
     Ok(PathBuf::from(OsStr::from_bytes(&answer)))
@@ -210,9 +207,6 @@ pub fn trim(path: &Path) -> io::Result<u64> {
 }
 
 /// Whether the daemon of the mount at (or above) `path` opened the volume read-write.
-///
-/// # Errors
-/// As [`sync`].
 pub fn is_writable(path: &Path) -> io::Result<bool> {
     Ok(ask(&opening::inside(path)?, WRITABLE)? == YES)
 }

@@ -10,83 +10,67 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// An operation of the protocol.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[expect(missing_docs, reason = "the names are those of the protocol")]
-pub enum Operation {
-    CopyFileRange,
-    Create,
-    Fallocate,
-    Flush,
-    /// FORGET, or one inode of BATCH_FORGET.
-    Forget,
-    Fsync,
-    Fsyncdir,
-    Getattr,
-    Getxattr,
-    Ioctl,
-    Link,
-    Listxattr,
-    Lookup,
-    Lseek,
-    Mkdir,
-    Mknod,
-    Open,
-    Opendir,
-    Read,
-    Readdir,
-    Readdirplus,
-    Readlink,
-    Removexattr,
-    /// RENAME and RENAME2.
-    Rename,
-    Rmdir,
-    Setattr,
-    Setxattr,
-    Statfs,
-    Statx,
-    Symlink,
-    Tmpfile,
-    Unlink,
-    Write,
+/// The operations, each with its name in lower case.
+macro_rules! operations {
+    ($($(#[$doc:meta])* $operation:ident = $name:literal,)*) => {
+        /// An operation of the protocol.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        #[expect(missing_docs, reason = "the names are those of the protocol")]
+        pub enum Operation {
+            $($(#[$doc])* $operation,)*
+        }
+
+        impl Operation {
+            /// Its name.
+            pub(crate) fn name(self) -> &'static str {
+                match self {
+                    $(Operation::$operation => $name,)*
+                }
+            }
+        }
+
+        /// All operations in the order of the enumeration.
+        const OPERATIONS: &[Operation] = &[$(Operation::$operation),*];
+    };
 }
 
-/// All operations in the order of the enumeration, with their names in lower case.
-const OPERATIONS: [(Operation, &str); 33] = [
-    (Operation::CopyFileRange, "copy_file_range"),
-    (Operation::Create, "create"),
-    (Operation::Fallocate, "fallocate"),
-    (Operation::Flush, "flush"),
-    (Operation::Forget, "forget"),
-    (Operation::Fsync, "fsync"),
-    (Operation::Fsyncdir, "fsyncdir"),
-    (Operation::Getattr, "getattr"),
-    (Operation::Getxattr, "getxattr"),
-    (Operation::Ioctl, "ioctl"),
-    (Operation::Link, "link"),
-    (Operation::Listxattr, "listxattr"),
-    (Operation::Lookup, "lookup"),
-    (Operation::Lseek, "lseek"),
-    (Operation::Mkdir, "mkdir"),
-    (Operation::Mknod, "mknod"),
-    (Operation::Open, "open"),
-    (Operation::Opendir, "opendir"),
-    (Operation::Read, "read"),
-    (Operation::Readdir, "readdir"),
-    (Operation::Readdirplus, "readdirplus"),
-    (Operation::Readlink, "readlink"),
-    (Operation::Removexattr, "removexattr"),
-    (Operation::Rename, "rename"),
-    (Operation::Rmdir, "rmdir"),
-    (Operation::Setattr, "setattr"),
-    (Operation::Setxattr, "setxattr"),
-    (Operation::Statfs, "statfs"),
-    (Operation::Statx, "statx"),
-    (Operation::Symlink, "symlink"),
-    (Operation::Tmpfile, "tmpfile"),
-    (Operation::Unlink, "unlink"),
-    (Operation::Write, "write"),
-];
+operations! {
+    CopyFileRange = "copy_file_range",
+    Create = "create",
+    Fallocate = "fallocate",
+    Flush = "flush",
+    /// FORGET, or one inode of BATCH_FORGET.
+    Forget = "forget",
+    Fsync = "fsync",
+    Fsyncdir = "fsyncdir",
+    Getattr = "getattr",
+    Getxattr = "getxattr",
+    Ioctl = "ioctl",
+    Link = "link",
+    Listxattr = "listxattr",
+    Lookup = "lookup",
+    Lseek = "lseek",
+    Mkdir = "mkdir",
+    Mknod = "mknod",
+    Open = "open",
+    Opendir = "opendir",
+    Read = "read",
+    Readdir = "readdir",
+    Readdirplus = "readdirplus",
+    Readlink = "readlink",
+    Removexattr = "removexattr",
+    /// RENAME and RENAME2.
+    Rename = "rename",
+    Rmdir = "rmdir",
+    Setattr = "setattr",
+    Setxattr = "setxattr",
+    Statfs = "statfs",
+    Statx = "statx",
+    Symlink = "symlink",
+    Tmpfile = "tmpfile",
+    Unlink = "unlink",
+    Write = "write",
+}
 
 /// Number of messages since the mount, by operation. Shared by all threads, without a lock.
 #[derive(Debug)]
@@ -130,7 +114,7 @@ impl Messages {
     pub fn counts(&self) -> BTreeMap<String, u64> {
         let counts = OPERATIONS.iter().zip(&self.counts);
         counts
-            .map(|((_, name), count)| ((*name).to_owned(), count.load(Ordering::Relaxed)))
+            .map(|(of, count)| (of.name().to_owned(), count.load(Ordering::Relaxed)))
             .collect()
     }
 }
@@ -151,12 +135,13 @@ mod tests {
     #[test]
     fn each_operation_has_its_own_count() {
         let messages = Messages::default();
-        for (n, (operation, _)) in OPERATIONS.into_iter().enumerate() {
-            (0..=n).for_each(|_| messages.count(operation));
+        for (n, operation) in OPERATIONS.iter().enumerate() {
+            (0..=n).for_each(|_| messages.count(*operation));
         }
         let counts = messages.counts();
         assert_eq!(counts.len(), OPERATIONS.len());
-        for (n, (operation, name)) in OPERATIONS.into_iter().enumerate() {
+        for (n, operation) in OPERATIONS.iter().enumerate() {
+            let name = operation.name();
             assert_eq!(counts[name], n as u64 + 1, "{name}");
             let spelled = format!("{operation:?}").to_lowercase();
             assert_eq!(name.replace('_', ""), spelled);

@@ -68,9 +68,6 @@ impl MountEntry {
 }
 
 /// Returns the mount at exactly this path: the topmost, if several are stacked.
-///
-/// # Errors
-/// The file cannot be read.
 pub fn at(path: &Path) -> io::Result<Option<MountEntry>> {
     let table = std::fs::read("/proc/self/mountinfo")?;
     Ok(find(&table, path))
@@ -168,9 +165,6 @@ fn without_branch(source: &Path) -> Option<&Path> {
 }
 
 /// Returns all mounts of the volume at this path, and of branches of it, in the order of the table.
-///
-/// # Errors
-/// The file cannot be read.
 pub fn all_of(volume: &Path) -> io::Result<Vec<MountEntry>> {
     let table = std::fs::read("/proc/self/mountinfo")?;
     let entries = table.split(|&b| b == b'\n').filter_map(parse);

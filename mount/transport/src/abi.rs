@@ -130,10 +130,8 @@ macro_rules! structures {
     ($($(#[$doc:meta])* $name:ident { $($field:ident: $kind:ty),* $(,)? })*) => {
         $(
             $(#[$doc])*
-            #[derive(
-                Debug, Clone, Copy, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable,
-                KnownLayout,
-            )]
+            #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+            #[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
             #[repr(C)]
             #[expect(missing_docs, reason = "the fields are those of the protocol")]
             pub struct $name {

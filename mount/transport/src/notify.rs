@@ -93,9 +93,6 @@ impl Notifier {
     }
 
     /// Sends a notification.
-    ///
-    /// # Errors
-    /// As [`Notification::outcome`].
     pub fn send(&self, notification: &Notification) -> io::Result<()> {
         loop {
             match rustix::io::write(&*self.channel, notification.bytes()) {

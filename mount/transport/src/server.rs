@@ -32,6 +32,18 @@ pub struct Attempt {
     pub owed: Option<Box<dyn FnOnce() -> Result<(), Errno> + Send>>,
 }
 
+/// Methods for the requests with a reply: the arguments behind the header, and the type of the reply.
+macro_rules! requests {
+    ($($(#[$doc:meta])* $request:ident($($arg:ident: $kind:ty),*) -> $reply:ty;)*) => {
+        $(
+            $(#[$doc])*
+            fn $request(&self, from: &Header, $($arg: $kind,)* reply: $reply) {
+                reply.error(Errno::ENOSYS);
+            }
+        )*
+    };
+}
+
 /// A file system. Requests arrive in several threads at once; each is answered through its reply,
 /// now or later. What is not implemented is refused with `ENOSYS`, which makes the kernel not send
 /// it again.
@@ -66,152 +78,68 @@ pub trait Server: Send + Sync + 'static {
     /// An operation arrived that this interface does not have; it is refused with `ENOSYS`.
     fn unsupported(&self, from: &Header) {}
 
-    /// Looks up a name in the header's directory; counts as one reference to the inode found.
-    fn lookup(&self, from: &Header, name: &[u8], reply: ReplyEntry) {
-        reply.error(Errno::ENOSYS);
-    }
-
     /// Returns references to an inode. Has no reply.
     fn forget(&self, ino: u64, lookups: u64) {}
 
-    /// Attributes; `by_handle` if they are asked through an open file.
-    fn getattr(&self, from: &Header, by_handle: bool, reply: ReplyAttr) {
-        reply.error(Errno::ENOSYS);
-    }
-
-    /// Attributes with time of birth.
-    fn statx(&self, from: &Header, asked: &Statx, reply: ReplyStatx) {
-        reply.error(Errno::ENOSYS);
-    }
-
-    /// Changes attributes.
-    fn setattr(&self, from: &Header, set: &Setattr, reply: ReplyAttr) {
-        reply.error(Errno::ENOSYS);
-    }
-
-    /// Target of a symlink.
-    fn readlink(&self, from: &Header, reply: ReplyData) {
-        reply.error(Errno::ENOSYS);
-    }
-
-    /// Makes a symlink.
-    fn symlink(&self, from: &Header, name: &[u8], target: &[u8], reply: ReplyEntry) {
-        reply.error(Errno::ENOSYS);
-    }
-
-    /// Makes a file that is no directory.
-    fn mknod(&self, from: &Header, new: &NewNode<'_>, reply: ReplyEntry) {
-        reply.error(Errno::ENOSYS);
-    }
-
-    /// Makes a directory.
-    fn mkdir(&self, from: &Header, new: &NewNode<'_>, reply: ReplyEntry) {
-        reply.error(Errno::ENOSYS);
-    }
-
-    /// Makes and opens a file without a name; the name in `new` is meaningless.
-    fn tmpfile(&self, from: &Header, new: &NewNode<'_>, reply: ReplyOpenEntry) {
-        reply.error(Errno::ENOSYS);
-    }
-
-    /// Removes a name that is no directory.
-    fn unlink(&self, from: &Header, name: &[u8], reply: ReplyEmpty) {
-        reply.error(Errno::ENOSYS);
-    }
-
-    /// Removes a directory.
-    fn rmdir(&self, from: &Header, name: &[u8], reply: ReplyEmpty) {
-        reply.error(Errno::ENOSYS);
-    }
-
-    /// Renames.
-    fn rename(&self, from: &Header, rename: &Rename<'_>, reply: ReplyEmpty) {
-        reply.error(Errno::ENOSYS);
-    }
-
-    /// Gives inode `ino` a further name in the header's directory.
-    fn link(&self, from: &Header, ino: u64, name: &[u8], reply: ReplyEntry) {
-        reply.error(Errno::ENOSYS);
-    }
-
-    /// Reads.
-    fn read(&self, from: &Header, offset: u64, size: u32, reply: ReplyData) {
-        reply.error(Errno::ENOSYS);
-    }
-
-    /// Writes.
-    fn write(&self, from: &Header, write: &Write<'_>, reply: ReplyWrite) {
-        reply.error(Errno::ENOSYS);
-    }
-
-    /// Space of the file system.
-    fn statfs(&self, from: &Header, reply: ReplyStatfs) {
-        reply.error(Errno::ENOSYS);
-    }
-
-    /// Makes a file durable.
-    fn fsync(&self, from: &Header, data_only: bool, reply: ReplyEmpty) {
-        reply.error(Errno::ENOSYS);
-    }
-
-    /// Makes a directory durable.
-    fn fsyncdir(&self, from: &Header, data_only: bool, reply: ReplyEmpty) {
-        reply.error(Errno::ENOSYS);
-    }
-
-    /// Makes everything durable.
-    fn syncfs(&self, from: &Header, reply: ReplyEmpty) {
-        reply.error(Errno::ENOSYS);
-    }
-
-    /// Sets an extended attribute.
-    fn setxattr(&self, from: &Header, set: &Setxattr<'_>, reply: ReplyEmpty) {
-        reply.error(Errno::ENOSYS);
-    }
-
-    /// Value of an extended attribute.
-    fn getxattr(&self, from: &Header, name: &[u8], reply: ReplyXattr) {
-        reply.error(Errno::ENOSYS);
-    }
-
-    /// Names of extended attributes, each with a NUL byte.
-    fn listxattr(&self, from: &Header, reply: ReplyXattr) {
-        reply.error(Errno::ENOSYS);
-    }
-
-    /// Removes an extended attribute.
-    fn removexattr(&self, from: &Header, name: &[u8], reply: ReplyEmpty) {
-        reply.error(Errno::ENOSYS);
-    }
-
-    /// Entries of a directory, behind the one with this cookie.
-    fn readdir(&self, from: &Header, offset: u64, reply: ReplyDirectory) {
-        reply.error(Errno::ENOSYS);
-    }
-
-    /// Entries of a directory with attributes, behind the one with this cookie.
-    fn readdirplus(&self, from: &Header, offset: u64, reply: ReplyDirectoryPlus) {
-        reply.error(Errno::ENOSYS);
-    }
-
-    /// Allocates space or makes holes.
-    fn fallocate(&self, from: &Header, range: &Fallocate, reply: ReplyEmpty) {
-        reply.error(Errno::ENOSYS);
-    }
-
-    /// Finds data or a hole.
-    fn lseek(&self, from: &Header, offset: u64, whence: u32, reply: ReplyLseek) {
-        reply.error(Errno::ENOSYS);
-    }
-
-    /// Copies between files.
-    fn copy_file_range(&self, from: &Header, copy: &CopyFileRange, reply: ReplyCopied) {
-        reply.error(Errno::ENOSYS);
-    }
-
-    /// Executes an ioctl.
-    fn ioctl(&self, from: &Header, ioctl: &Ioctl<'_>, reply: ReplyIoctl) {
-        reply.error(Errno::ENOSYS);
+    requests! {
+        /// Looks up a name in the header's directory; counts as one reference to the inode found.
+        lookup(name: &[u8]) -> ReplyEntry;
+        /// Attributes; `by_handle` if they are asked through an open file.
+        getattr(by_handle: bool) -> ReplyAttr;
+        /// Attributes with time of birth.
+        statx(asked: &Statx) -> ReplyStatx;
+        /// Changes attributes.
+        setattr(set: &Setattr) -> ReplyAttr;
+        /// Target of a symlink.
+        readlink() -> ReplyData;
+        /// Makes a symlink.
+        symlink(name: &[u8], target: &[u8]) -> ReplyEntry;
+        /// Makes a file that is no directory.
+        mknod(new: &NewNode<'_>) -> ReplyEntry;
+        /// Makes a directory.
+        mkdir(new: &NewNode<'_>) -> ReplyEntry;
+        /// Makes and opens a file without a name; the name in `new` is meaningless.
+        tmpfile(new: &NewNode<'_>) -> ReplyOpenEntry;
+        /// Removes a name that is no directory.
+        unlink(name: &[u8]) -> ReplyEmpty;
+        /// Removes a directory.
+        rmdir(name: &[u8]) -> ReplyEmpty;
+        /// Renames.
+        rename(rename: &Rename<'_>) -> ReplyEmpty;
+        /// Gives inode `ino` a further name in the header's directory.
+        link(ino: u64, name: &[u8]) -> ReplyEntry;
+        /// Reads.
+        read(offset: u64, size: u32) -> ReplyData;
+        /// Writes.
+        write(write: &Write<'_>) -> ReplyWrite;
+        /// Space of the file system.
+        statfs() -> ReplyStatfs;
+        /// Makes a file durable.
+        fsync(data_only: bool) -> ReplyEmpty;
+        /// Makes a directory durable.
+        fsyncdir(data_only: bool) -> ReplyEmpty;
+        /// Makes everything durable.
+        syncfs() -> ReplyEmpty;
+        /// Sets an extended attribute.
+        setxattr(set: &Setxattr<'_>) -> ReplyEmpty;
+        /// Value of an extended attribute.
+        getxattr(name: &[u8]) -> ReplyXattr;
+        /// Names of extended attributes, each with a NUL byte.
+        listxattr() -> ReplyXattr;
+        /// Removes an extended attribute.
+        removexattr(name: &[u8]) -> ReplyEmpty;
+        /// Entries of a directory, behind the one with this cookie.
+        readdir(offset: u64) -> ReplyDirectory;
+        /// Entries of a directory with attributes, behind the one with this cookie.
+        readdirplus(offset: u64) -> ReplyDirectoryPlus;
+        /// Allocates space or makes holes.
+        fallocate(range: &Fallocate) -> ReplyEmpty;
+        /// Finds data or a hole.
+        lseek(offset: u64, whence: u32) -> ReplyLseek;
+        /// Copies between files.
+        copy_file_range(copy: &CopyFileRange) -> ReplyCopied;
+        /// Executes an ioctl.
+        ioctl(ioctl: &Ioctl<'_>) -> ReplyIoctl;
     }
 }
 

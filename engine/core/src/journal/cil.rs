@@ -278,9 +278,6 @@ impl Cil {
     }
 
     /// The same, if `at_swap` succeeds. Otherwise the context stays open.
-    ///
-    /// # Errors
-    /// Those of `at_swap`.
     pub fn try_swap<R, E>(
         &self,
         merge: bool,

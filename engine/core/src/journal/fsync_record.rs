@@ -70,9 +70,6 @@ pub enum Gathered {
 impl Journal {
     /// Writes what `gather` returns; `gather` runs while no thread commits. The record is not
     /// durable yet. Returns the position up to which the log is written.
-    ///
-    /// # Errors
-    /// The device's failure.
     pub fn write_fsync_record(
         &self,
         reclaimer: &dyn LogSpaceReclaimer,

@@ -326,9 +326,6 @@ impl Journal {
 
     /// Returns once the context `seq` and all earlier ones are written. They need not be durable.
     /// Threads that wait here at the same time share a context.
-    ///
-    /// # Errors
-    /// The device's failure.
     pub fn write_through(&self, seq: u64, reclaimer: &dyn LogSpaceReclaimer) -> Result<()> {
         if self.written.lock().seq >= seq {
             return self.storage.check();
@@ -338,9 +335,6 @@ impl Journal {
 
     /// Closes the context `seq`, if it is open, and writes it. Earlier ones may be on their way to
     /// the log, so only a few threads may call this: an fsync waits for all of them.
-    ///
-    /// # Errors
-    /// The device's failure.
     pub fn push(&self, seq: u64, reclaimer: &dyn LogSpaceReclaimer) -> Result<()> {
         if self.cil.seq() > seq {
             return self.storage.check();
@@ -486,9 +480,6 @@ impl Journal {
     }
 
     /// Writes the mount record, the first record of every mount, and makes it durable.
-    ///
-    /// # Errors
-    /// The device's failure.
     pub fn write_mount_record(&self) -> Result<()> {
         let mut closed = self.close_context(self.turns.closing());
         let seq = closed.seq();

@@ -249,9 +249,6 @@ impl Journal {
     }
 
     /// Makes data up to `stamp` durable before a record that refers to it is written.
-    ///
-    /// # Errors
-    /// The device's failure.
     pub fn data_first(&self, stamp: u64) -> Result<()> {
         if self.storage.is_flushed(stamp) || is_injected(InjectedFault::LogBeforeData) {
             return Ok(());

@@ -39,9 +39,6 @@ thread_local! {
 impl Space {
     /// Allocates a run of 1 to `want` blocks for data, at `goal` if possible (0: anywhere).
     /// `None` if not even one block can be reserved.
-    ///
-    /// # Errors
-    /// A damaged or unreadable bitmap.
     pub fn alloc(&self, goal: u64, want: u64, funding: Funding) -> Result<Option<BlockRun>> {
         let want = want.clamp(1, GROUP_BLOCKS);
         match funding {
@@ -60,9 +57,6 @@ impl Space {
 
     /// Allocates a unit for an index node; the units of one merge are close together and ascending.
     /// `None` if no unit can be reserved.
-    ///
-    /// # Errors
-    /// A damaged or unreadable bitmap.
     pub fn alloc_unit(&self, funding: Funding) -> Result<Option<u64>> {
         match funding {
             Funding::Reserved => self.take_unit().map(Some),
@@ -81,9 +75,6 @@ impl Space {
 
     /// Allocates a unit at `goal` or near it, if possible before it. `None` if no unit can be
     /// reserved.
-    ///
-    /// # Errors
-    /// A damaged or unreadable bitmap.
     pub fn alloc_unit_near(&self, goal: u64) -> Result<Option<u64>> {
         if !self.reserve(0, 1, Class::Ordinary)? {
             return Ok(None);

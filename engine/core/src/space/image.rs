@@ -87,9 +87,6 @@ impl Space {
 
     /// Calls `each` with the blocks of the data area that the index refers to as of the next
     /// superblock, in runs.
-    ///
-    /// # Errors
-    /// A damaged bitmap.
     pub fn each_in_image(&self, each: &mut dyn FnMut(BlockRun)) -> Result<()> {
         for group in 0..self.geometry.groups() {
             let bounds = Bounds::of(&self.geometry, group);

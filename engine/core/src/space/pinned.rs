@@ -176,9 +176,6 @@ impl Space {
     }
 
     /// Unpins this image, if it still is pinned. Otherwise waits until it is unpinned.
-    ///
-    /// # Errors
-    /// A damaged bitmap.
     pub fn unpin(&self, table: &PinnedTable, discard: bool) -> Result<()> {
         let mut pin = self.pinning.pin.lock();
         while let Some(found) = pin.as_mut().filter(|found| found.serial == table.serial) {
@@ -193,9 +190,6 @@ impl Space {
 
     /// Unpins the pinned image if it holds any block, and frees what only it has. Returns whether
     /// there was such an image.
-    ///
-    /// # Errors
-    /// A damaged bitmap.
     pub fn unpin_image(&self, discard: bool) -> Result<bool> {
         let mut pin = self.pinning.pin.lock();
         let groups = pin.as_mut().filter(|pin| pin.held > 0).and_then(Pin::end);

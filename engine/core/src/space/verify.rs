@@ -21,17 +21,11 @@ const TOGETHER: usize = 256;
 
 impl Space {
     /// Verifies the bitmaps of the first groups.
-    ///
-    /// # Errors
-    /// A damaged or unreadable bitmap.
     pub fn verify_first(&self) -> Result<()> {
         self.verify_until(AT_OPENING)
     }
 
     /// Verifies all bitmaps that were not verified since the volume was opened.
-    ///
-    /// # Errors
-    /// A damaged or unreadable bitmap.
     pub fn verify_all(&self) -> Result<()> {
         self.verify_until(usize::MAX)
     }

@@ -36,9 +36,6 @@ impl LoggedWhole {
 impl Core {
     /// Work that the mechanisms save for each inode of an fsync. Returns at once if they are not
     /// ablated.
-    ///
-    /// # Errors
-    /// A damaged volume, the device's failure.
     pub(super) fn ablated_fsync(&self, items: &ItemStore, inode: &Arc<Inode>) -> Result<()> {
         if self.journal.is_ablated(Mechanism::AttributesKnown) {
             self.search_attributes(items, inode)?;

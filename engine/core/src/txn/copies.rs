@@ -22,9 +22,6 @@ use cairnfs_disk::sync::Mutex;
 use cairnfs_disk::sync::atomic::{AtomicU64, Ordering};
 
 /// Reserves up to `units` units of this class. Returns how many.
-///
-/// # Errors
-/// A damaged bitmap.
 pub(super) fn reserve_up_to(space: &Space, units: u64, class: Class) -> Result<u64> {
     let (mut promised, mut part) = (0, units);
     while part > 0 && promised < units {
@@ -269,9 +266,6 @@ pub(super) struct Copies {
 
 impl Copies {
     /// Charges a head for a call that may touch so many leaves. Returns whether there is space.
-    ///
-    /// # Errors
-    /// A damaged bitmap.
     pub fn charge(
         &self,
         space: &Space,
@@ -301,9 +295,6 @@ impl Copies {
 
     /// A call has committed: what it may touch waits for a merge. A call that began before its head
     /// inherited was not charged; what it needs is taken from the space for merges.
-    ///
-    /// # Errors
-    /// A damaged bitmap.
     pub fn commit(&self, space: &Space, payer: Payer<'_>, used: &Used) -> Result<()> {
         let mut state = self.state.lock();
         state.update(payer, |head| {
@@ -319,9 +310,6 @@ impl Copies {
 
     /// Charges a head for its unwritten data, which has become more. Returns whether there is
     /// space.
-    ///
-    /// # Errors
-    /// A damaged bitmap.
     pub fn more_unwritten(&self, space: &Space, payer: Payer<'_>, class: Class) -> Result<bool> {
         let mut state = self.state.lock();
         state.update(payer, |_| {});
@@ -337,9 +325,6 @@ impl Copies {
 
     /// Reserves what is missing for a fork after which these heads inherit; the pool need not be full
     /// if the class may use it. Returns whether there is space.
-    ///
-    /// # Errors
-    /// A damaged bitmap.
     pub fn reserve(&self, space: &Space, heirs: &[Heir], class: Class) -> Result<bool> {
         let mut state = self.state.lock();
         let before = (state.needed, state.nodes);
@@ -360,9 +345,6 @@ impl Copies {
     }
 
     /// From here on the head inherits all nodes of its tree, also those that the next merge adds.
-    ///
-    /// # Errors
-    /// A damaged bitmap.
     pub fn inherits(&self, space: &Space, heir: &Heir) -> Result<()> {
         let mut state = self.state.lock();
         state.heads.entry(heir.id).or_default();
@@ -469,9 +451,6 @@ impl Copies {
     }
 
     /// Takes back `units` that a merge has left, and releases those that are not needed any more.
-    ///
-    /// # Errors
-    /// A damaged bitmap.
     pub fn put_back(&self, space: &Space, units: u64) -> Result<()> {
         let mut state = self.state.lock();
         let ids: Vec<u32> = state.heads.keys().copied().collect();
@@ -484,9 +463,6 @@ impl Copies {
 
     /// Takes `more` units that a merge has freed after it ended, and reserves what is still missing
     /// as far as there is space.
-    ///
-    /// # Errors
-    /// A damaged bitmap.
     pub fn refill(&self, space: &Space, more: u64) -> Result<()> {
         let mut state = self.state.lock();
         state.units += more;

@@ -265,9 +265,6 @@ impl Core {
 
     /// Opens a root that is pinned, to read what others have inherited from it. It may have been
     /// dropped: it is whole as long as others need it.
-    ///
-    /// # Errors
-    /// As [`Self::open_root`].
     pub fn open_ancestor(&self, pin: &RootPin) -> Result<Arc<ItemStore>> {
         self.open_for(pin.id(), true)
     }
@@ -282,9 +279,6 @@ impl Core {
 
     /// Merges if a root has no tree yet. The log need not be durable up to the root when this
     /// returns.
-    ///
-    /// # Errors
-    /// Those of a merge.
     pub(super) fn make_readable(&self, id: u32) -> Result<()> {
         if self.roots.awaits_merge(id) {
             self.merger.merge_roots(self)

@@ -37,9 +37,6 @@ impl DurableMark {
 impl Core {
     /// Writes how far the log is durable to the mark, and makes that durable, unless the mark says
     /// so already. Does nothing while the host is full: then what it would say is held as well.
-    ///
-    /// # Errors
-    /// The device's failure.
     pub fn state_durable(&self) -> Result<()> {
         let mut stated = self.mark.stated.lock();
         let mut durable = self.journal.durable_lsn();
@@ -60,9 +57,6 @@ impl Core {
     }
 
     /// Gives units that are to have copies of the superblock what the mark says; does not flush.
-    ///
-    /// # Errors
-    /// The device's failure.
     pub(super) fn mark_units(&self, units: [u64; 2]) -> Result<()> {
         let stated = self.mark.stated.lock();
         let units = units.into_iter().filter(|unit| *unit != 0);

@@ -217,9 +217,6 @@ impl Core {
     }
 
     /// Calls `each` with the entries that can be read of what is lost of the log, in no order.
-    ///
-    /// # Errors
-    /// The device's failure.
     pub fn each_lost(&self, each: &mut dyn FnMut(&Entry<'_>)) -> Result<()> {
         let superblock = self.superblocks.newest();
         self.lost.as_ref().map_or(Ok(()), |lost| {
@@ -271,9 +268,6 @@ impl Core {
     }
 
     /// Writes all data that is staged now, as [`Self::write_much_staged`].
-    ///
-    /// # Errors
-    /// As [`Self::write_much_staged`].
     pub fn write_staged(&self) -> Result<()> {
         self.journal.write_staged()
     }
@@ -290,9 +284,6 @@ impl Core {
 
     /// Ends the newest merge if it has left something because its superblock was not durable:
     /// flushes if no other thread has done so since, and makes usable what the merge freed.
-    ///
-    /// # Errors
-    /// As [`Self::merge`].
     pub fn settle_merge(&self) -> Result<()> {
         self.merger.settle(self)
     }

@@ -224,9 +224,6 @@ impl Core {
     }
 
     /// The same for delayed data of the tree `items`, which waits in memory.
-    ///
-    /// # Errors
-    /// As [`Self::reserve_space`].
     pub fn reserve_delayed(&self, items: &ItemStore, want: Delayed, class: Class) -> Result<()> {
         let refusal = || self.space.refusal(want.blocks, 0, class);
         self.reserve_with_sweep(class, |space| space.reserve_delayed(want, class), refusal)?;

@@ -36,9 +36,6 @@ impl Core {
     }
 
     /// Merges if that can free space. Returns whether it merged.
-    ///
-    /// # Errors
-    /// As [`Self::merge`].
     pub fn merge_for_space(&self) -> Result<bool> {
         let backlog = self.merger.backlog();
         let yields = backlog.pending_free() > 0

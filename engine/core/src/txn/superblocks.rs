@@ -159,9 +159,6 @@ impl Superblocks {
 
     /// Writes the free space and a superblock changed by `change`; both are durable before any
     /// later write.
-    ///
-    /// # Errors
-    /// The device's failure, or a damaged bitmap.
     pub(super) fn flip(&self, change: impl FnOnce(&mut Superblock)) -> Result<()> {
         self.write_next(change)?;
         self.settle()
@@ -170,9 +167,6 @@ impl Superblocks {
     /// Writes the free space and, when that and all earlier writes are durable, a superblock changed
     /// by `change`. It need not be durable before [`Self::settle`]: what it replaces is still the
     /// state of the volume until then.
-    ///
-    /// # Errors
-    /// The device's failure, or a damaged bitmap.
     pub(super) fn write_next(&self, change: impl FnOnce(&mut Superblock)) -> Result<()> {
         // The inactive copies of the free space and of the superblock are those of its predecessor.
         self.settle()?;
@@ -216,9 +210,6 @@ impl Superblocks {
 
     /// Takes the units for copies that the volume lacks, and returns all of them; none if nothing
     /// is to be recorded. The next superblock must record them.
-    ///
-    /// # Errors
-    /// A damaged bitmap.
     pub(super) fn claim_copies(&self, geometry: &Geometry) -> Result<Option<[u64; 2]>> {
         let newest = self.newest.lock();
         let known: Vec<u64> = newest.copy_units().collect();
@@ -242,9 +233,6 @@ impl Superblocks {
 
     /// Writes the newest superblock, which is settled and is the first one that names its copies, to
     /// them, then another one to all places: from then on each place has both slots.
-    ///
-    /// # Errors
-    /// As [`Self::flip`].
     pub(super) fn fill_copies(&self) -> Result<()> {
         let newest = self.newest();
         self.write_copies(&newest, newest.copy_blocks(newest.slot()))?;
@@ -252,9 +240,6 @@ impl Superblocks {
     }
 
     /// Makes the newest superblock durable before any later write.
-    ///
-    /// # Errors
-    /// The device's failure.
     pub(super) fn settle(&self) -> Result<()> {
         let mut unsettled = self.unsettled.lock();
         let Some(stamp) = *unsettled else {

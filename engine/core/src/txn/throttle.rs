@@ -39,9 +39,6 @@ impl Core {
 
     /// Makes up for a wait up to context `seq` that was left out ([`waiting::Waits::owed`]). The
     /// caller holds no lock.
-    ///
-    /// # Errors
-    /// As [`Self::throttle`].
     pub fn settle(&self, seq: u64) -> Result<()> {
         let waited = self.journal.write_through(seq, self);
         match waited.and_then(|()| self.wait_for_limits(Receipt::default())) {

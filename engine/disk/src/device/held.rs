@@ -159,9 +159,6 @@ impl HeldWrites {
     }
 
     /// As [`Self::drain`]; if another thread is draining, returns at once with the current state.
-    ///
-    /// # Errors
-    /// As [`Self::drain`].
     pub fn try_drain(&self, device: &dyn Device) -> Result<()> {
         match self.draining.try_lock() {
             Some(_one) => self.drain_now(device),

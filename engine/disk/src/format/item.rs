@@ -46,20 +46,9 @@ pub const INODE_FLAGS: u32 = FLAG_IMMUTABLE | FLAG_APPEND | FLAG_NODUMP;
 pub const FIRST_DIR_INDEX: u64 = 3;
 
 /// An on-disk time stamp.
-#[derive(
-    Debug,
-    Clone,
-    Copy,
-    Default,
-    PartialEq,
-    Eq,
-    FromBytes,
-    IntoBytes,
-    Immutable,
-    KnownLayout,
-    Unaligned,
-)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[repr(C)]
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 pub struct RawTime {
     /// Seconds since the epoch.
     pub secs: I64,
@@ -68,20 +57,9 @@ pub struct RawTime {
 }
 
 /// The on-disk inode item.
-#[derive(
-    Debug,
-    Clone,
-    Copy,
-    Default,
-    PartialEq,
-    Eq,
-    FromBytes,
-    IntoBytes,
-    Immutable,
-    KnownLayout,
-    Unaligned,
-)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[repr(C)]
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 pub struct RawInode {
     /// File type and permissions.
     pub mode: U32,
@@ -235,20 +213,9 @@ pub fn decode_dir_name(value: &[u8]) -> Result<impl Iterator<Item = u64> + '_, S
 pub const EXTENT_UNWRITTEN: u32 = 1;
 
 /// The on-disk header of an extent item; the block checksums follow it.
-#[derive(
-    Debug,
-    Clone,
-    Copy,
-    Default,
-    PartialEq,
-    Eq,
-    FromBytes,
-    IntoBytes,
-    Immutable,
-    KnownLayout,
-    Unaligned,
-)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[repr(C)]
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 pub struct RawExtent {
     /// First device block.
     pub block: U64,

@@ -43,20 +43,9 @@ pub fn greatest(
 }
 
 /// The on-disk mark. The rest of its block is zero.
-#[derive(
-    Debug,
-    Clone,
-    Copy,
-    Default,
-    PartialEq,
-    Eq,
-    FromBytes,
-    IntoBytes,
-    Immutable,
-    KnownLayout,
-    Unaligned,
-)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[repr(C)]
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 pub struct RawMark {
     /// [`MARK_MAGIC`].
     pub magic: [u8; 8],

@@ -33,20 +33,9 @@ const CELL_HEADER: usize = 3;
 const OVERFLOW_BIT: u16 = 0x8000;
 
 /// The on-disk node header.
-#[derive(
-    Debug,
-    Clone,
-    Copy,
-    Default,
-    PartialEq,
-    Eq,
-    FromBytes,
-    IntoBytes,
-    Immutable,
-    KnownLayout,
-    Unaligned,
-)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[repr(C)]
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 pub struct NodeHeader {
     /// [`NODE_MAGIC`].
     pub magic: U32,
@@ -72,20 +61,9 @@ pub struct NodeHeader {
 
 /// Address of a value too large for a leaf: a chain of overflow units, see
 /// [`crate::format::overflow`].
-#[derive(
-    Debug,
-    Clone,
-    Copy,
-    Default,
-    PartialEq,
-    Eq,
-    FromBytes,
-    IntoBytes,
-    Immutable,
-    KnownLayout,
-    Unaligned,
-)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[repr(C)]
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 pub struct RawOverflow {
     /// First block of the first unit.
     pub block: U64,

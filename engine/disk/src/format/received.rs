@@ -15,20 +15,9 @@ pub const RECEIVED: &[u8] = b"trusted.cairnfs.received";
 const SHIFTED: u64 = 1 << 40;
 
 /// The beginning of the value of [`RECEIVED`].
-#[derive(
-    Debug,
-    Clone,
-    Copy,
-    Default,
-    PartialEq,
-    Eq,
-    FromBytes,
-    IntoBytes,
-    Immutable,
-    KnownLayout,
-    Unaligned,
-)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[repr(C)]
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 pub struct RawReceived {
     /// UUID of the volume that sent it.
     pub uuid: [u8; 16],
@@ -43,20 +32,9 @@ pub struct RawReceived {
 }
 
 /// Numbers of a received snapshot. An array of these follows [`RawReceived`].
-#[derive(
-    Debug,
-    Clone,
-    Copy,
-    Default,
-    PartialEq,
-    Eq,
-    FromBytes,
-    IntoBytes,
-    Immutable,
-    KnownLayout,
-    Unaligned,
-)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[repr(C)]
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 pub struct RawRange {
     /// Whose files they are, and their numbers for the sender.
     pub origin: RawOrigin,

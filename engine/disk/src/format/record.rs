@@ -34,20 +34,9 @@ pub const FLAG_FSYNC: u32 = 4;
 pub const FLAG_ROOTS: u32 = 8;
 
 /// The on-disk record header.
-#[derive(
-    Debug,
-    Clone,
-    Copy,
-    Default,
-    PartialEq,
-    Eq,
-    FromBytes,
-    IntoBytes,
-    Immutable,
-    KnownLayout,
-    Unaligned,
-)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[repr(C)]
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 pub struct RecordHeader {
     /// XXH3-64 of the header behind this field.
     pub checksum: U64,

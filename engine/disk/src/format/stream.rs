@@ -26,20 +26,9 @@ pub const MAX_DATA: usize = 65536;
 pub const MAX_PAYLOAD: usize = 9 + MAX_NAME + MAX_XATTR_VALUE;
 
 /// What a stream is about.
-#[derive(
-    Debug,
-    Clone,
-    Copy,
-    Default,
-    PartialEq,
-    Eq,
-    FromBytes,
-    IntoBytes,
-    Immutable,
-    KnownLayout,
-    Unaligned,
-)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[repr(C)]
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 pub struct RawBegin {
     /// UUID of the volume that sent it.
     pub uuid: [u8; 16],
@@ -61,20 +50,9 @@ pub fn mark(boundary: u64, created: RawTime) -> u64 {
 }
 
 /// Which files some numbers of the sender are: those that another volume has made.
-#[derive(
-    Debug,
-    Clone,
-    Copy,
-    Default,
-    PartialEq,
-    Eq,
-    FromBytes,
-    IntoBytes,
-    Immutable,
-    KnownLayout,
-    Unaligned,
-)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[repr(C)]
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 pub struct RawOrigin {
     /// UUID of the volume that made the files.
     pub uuid: [u8; 16],
@@ -87,20 +65,9 @@ pub struct RawOrigin {
 }
 
 /// Attributes of an inode.
-#[derive(
-    Debug,
-    Clone,
-    Copy,
-    Default,
-    PartialEq,
-    Eq,
-    FromBytes,
-    IntoBytes,
-    Immutable,
-    KnownLayout,
-    Unaligned,
-)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[repr(C)]
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 pub struct RawStreamInode {
     /// Inode number in the sent tree.
     pub ino: U64,
@@ -192,20 +159,9 @@ impl RawStreamInode {
 }
 
 /// The last record.
-#[derive(
-    Debug,
-    Clone,
-    Copy,
-    Default,
-    PartialEq,
-    Eq,
-    FromBytes,
-    IntoBytes,
-    Immutable,
-    KnownLayout,
-    Unaligned,
-)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[repr(C)]
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 pub struct RawEnd {
     /// Number of frames before this one.
     pub frames: U64,

@@ -35,20 +35,9 @@ pub const MAX_LABEL: usize = 64;
 
 /// The name of a checkpoint: a state of the whole volume that was shipped elsewhere. All zeros for
 /// none.
-#[derive(
-    Debug,
-    Clone,
-    Copy,
-    Default,
-    PartialEq,
-    Eq,
-    FromBytes,
-    IntoBytes,
-    Immutable,
-    KnownLayout,
-    Unaligned,
-)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[repr(C)]
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 pub struct RawCheckpoint {
     /// The merged sequence of that state: what it has was born up to it, everything later was not.
     pub seq: U64,
@@ -57,10 +46,9 @@ pub struct RawCheckpoint {
 }
 
 /// The on-disk superblock. `checksum` covers everything behind it, to the end of the block.
-#[derive(
-    Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
-)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 pub struct RawSuperblock {
     /// [`MAGIC`].
     pub magic: [u8; 8],

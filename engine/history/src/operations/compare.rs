@@ -58,9 +58,6 @@ impl Diff {
     }
 
     /// Whether one of the two states has a file at a path. Symbolic links are not followed.
-    ///
-    /// # Errors
-    /// A damaged volume, the device's failure.
     pub fn has_path(&self, path: &Path) -> Result<bool> {
         let names = names_of(path);
         let found = |state: &Frozen| state.files(&self.fs).find(&names);
@@ -69,9 +66,6 @@ impl Diff {
 
     /// A path at or below one of `paths` of each of the files, given by inode number, that has one in the
     /// new state. [`Self::report`] has one path only of a file that changed and keeps all of its names.
-    ///
-    /// # Errors
-    /// A damaged volume, the device's failure.
     pub fn paths_below(
         &self,
         paths: &[PathBuf],
@@ -92,9 +86,6 @@ impl Diff {
     }
 
     /// Differences of contents as patches, file by file.
-    ///
-    /// # Errors
-    /// A damaged volume, the device's failure.
     pub fn patches(&self) -> Result<Patches<'_>> {
         let trees = (self.old.files(&self.fs), self.new.files(&self.fs));
         Patches::new(&self.report, trees, self.fs.core().data())

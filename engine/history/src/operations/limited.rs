@@ -64,9 +64,6 @@ struct Limiter<'a, 'n> {
 }
 
 /// Finds what changes. Directories in which paths are made or removed get the time `now`.
-///
-/// # Errors
-/// A damaged volume, the device's failure.
 pub(super) fn limit(
     asked: Asked<'_>,
     new_ino: &mut dyn FnMut() -> u64,

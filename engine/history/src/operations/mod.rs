@@ -94,9 +94,6 @@ pub fn find(fs: &FileSystem, reference: &str) -> Result<RootInfo> {
 }
 
 /// The root of a reference, whose times are in a time zone, as in [`refs::resolve`].
-///
-/// # Errors
-/// As [`refs::resolve`].
 pub fn find_in_zone(fs: &FileSystem, reference: &str, zone: Option<&str>) -> Result<RootInfo> {
     refs::resolve(reference, &fs.roots(), fs.core().now(), zone).cloned()
 }

@@ -29,9 +29,6 @@ pub(super) fn with_roots<T, const N: usize>(
 
 /// As [`with_roots`], for a call that replaces the first `taken` of these roots, or takes them away:
 /// other such calls on the same names wait until it has ended.
-///
-/// # Errors
-/// As [`with_roots`].
 pub(super) fn with_turns<T, const N: usize>(
     fs: &FileSystem,
     references: [&str; N],

@@ -18,9 +18,6 @@ pub(super) fn mark_of(root: &RootInfo) -> u64 {
 }
 
 /// What the root directory of a tree has recorded; nothing of a tree whose files were all made here.
-///
-/// # Errors
-/// A damaged volume, the device's failure.
 pub(super) fn received_of(files: FileTree<'_>) -> Result<Received> {
     let mut found = None;
     files.xattrs(ROOT_INO, &mut |name, value| {
@@ -48,9 +45,6 @@ pub(super) fn joined(ours: Received, theirs: &Received) -> Result<Option<Receive
 }
 
 /// What a stream of a tree of the volume `own` tells of the origin of its files.
-///
-/// # Errors
-/// A damaged volume, the device's failure.
 pub(super) fn origins_of(files: FileTree<'_>, own: [u8; 16]) -> Result<Vec<RawOrigin>> {
     let ranges = received_of(files)?.ranges.into_iter();
     let foreign = ranges.filter(|range| range.origin.uuid != own);

@@ -76,9 +76,6 @@ impl Succession {
     }
 
     /// Whether an inode is a regular file in the old tree.
-    ///
-    /// # Errors
-    /// A damaged volume, the device's failure.
     pub fn is_file(&self, ino: u64) -> Result<bool> {
         let inode = self.old.files(&self.fs).inode(ino)?;
         let kind = inode.and_then(|inode| FileKind::from_mode(inode.mode.get()));
@@ -103,9 +100,6 @@ impl Succession {
 
     /// Directory and name of all names of the given inodes in the old tree. None of the inodes is a
     /// directory. If an inode has several names, only the directories in `known` are searched for them.
-    ///
-    /// # Errors
-    /// A damaged volume, the device's failure.
     pub fn names(&self, inodes: BTreeSet<u64>, known: &[u64]) -> Result<Vec<(u64, Vec<u8>)>> {
         let names = Paths::new(self.old.files(&self.fs)).all_names(inodes, known)?;
         Ok(names

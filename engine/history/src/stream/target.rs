@@ -10,39 +10,21 @@ use cairnfs_disk::types::FileKind;
 /// Inode numbers are those of the stream. A tree on another volume maps them to its own.
 pub trait Target {
     /// Type of an inode; `None` if there is none. Inodes without names are found, too.
-    ///
-    /// # Errors
-    /// A failure of the target.
     fn kind(&self, ino: u64) -> Result<Option<FileKind>>;
 
     /// Size of a file or symbolic link in bytes.
-    ///
-    /// # Errors
-    /// A failure of the target.
     fn size(&self, ino: u64) -> Result<u64>;
 
     /// Number of names of an inode. A directory has one or none.
-    ///
-    /// # Errors
-    /// A failure of the target.
     fn names(&self, ino: u64) -> Result<u64>;
 
     /// The directory that holds a directory; `None` if it has no name.
-    ///
-    /// # Errors
-    /// A failure of the target.
     fn parent(&self, dir: u64) -> Result<Option<u64>>;
 
     /// The inode with a name.
-    ///
-    /// # Errors
-    /// A failure of the target.
     fn holder(&self, dir: u64, name: &[u8]) -> Result<Option<u64>>;
 
     /// Whether a directory has no entries.
-    ///
-    /// # Errors
-    /// A failure of the target.
     fn is_empty(&self, dir: u64) -> Result<bool>;
 
     /// Begins: finds the base of the stream, or an empty tree that has only a root directory.
@@ -52,8 +34,5 @@ pub trait Target {
     fn begin(&mut self, begin: &RawBegin) -> Result<()>;
 
     /// Applies a record that was checked.
-    ///
-    /// # Errors
-    /// A failure of the target.
     fn apply(&mut self, record: &Record<'_>) -> Result<()>;
 }

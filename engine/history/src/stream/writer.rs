@@ -20,9 +20,6 @@ pub struct StreamWriter<W> {
 
 impl<W: Write> StreamWriter<W> {
     /// Writes the beginning of a stream that has files of the `origins`.
-    ///
-    /// # Errors
-    /// The output failed.
     pub fn new(mut out: W, begin: RawBegin, origins: &[RawOrigin]) -> Result<Self> {
         let (preamble, chain) = Chain::begin(if origins.is_empty() {
             STREAM_VERSION
@@ -55,9 +52,6 @@ impl<W: Write> StreamWriter<W> {
     }
 
     /// Writes the end, and flushes the output.
-    ///
-    /// # Errors
-    /// The output failed.
     pub fn finish(mut self) -> Result<W> {
         let end = self.chain.end();
         self.put(&end)?;

@@ -23,7 +23,7 @@ use cairnfs_fuse::descriptors;
 use serde::Serialize;
 
 use crate::Result;
-use crate::compare::table::{Form, Table};
+use crate::compare::table::{Form, Table, line};
 use crate::processor::{allowed, pin, process_cpu};
 use crate::settings::parse_size;
 
@@ -173,20 +173,15 @@ impl Channel {
                 )
             })
         };
-        let line = |name: &str| {
+        let row = |name: &str| {
             let cells = self.clients.iter().map(|clients| cell(name, *clients));
-            std::iter::once(name.to_owned()).chain(cells).collect()
+            line(&[name], cells)
         };
         let heads = self
             .clients
             .iter()
             .map(|clients| format!("{clients} clients"));
-        let table = Table {
-            title,
-            head: std::iter::once("Way".to_owned()).chain(heads).collect(),
-            lines: names.map(line).collect(),
-            words: 1,
-        };
+        let table = Table::new(title, &["Way"], heads, names.map(row).collect());
         Ok(table.print(Form::Text, out)?)
     }
 

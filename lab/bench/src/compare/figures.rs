@@ -104,9 +104,16 @@ impl Row {
         self.cells.iter().flatten().any(|cell| cell.most > 0.0)
     }
 
-    fn cell(&self, system: usize) -> Option<&Spread> {
+    /// Returns the values of a system.
+    pub fn cell(&self, system: usize) -> Option<&Spread> {
         self.cells.get(system)?.as_ref()
     }
+}
+
+/// Returns one figure of one phase.
+pub fn find<'a>(rows: &'a [Row], phase: &str, figure: &str) -> Option<&'a Row> {
+    let mut rows = rows.iter();
+    rows.find(|row| row.phase == phase && row.figure == figure)
 }
 
 /// How a figure is computed from a phase.
@@ -141,50 +148,29 @@ impl Of {
     }
 }
 
+use Kind::{Cost, Load, Rate, Time};
+use Of::{Each, EachSecond, Latency as Timed};
+
 /// The figures of each phase, if it has them; the unit of its operations is put before `/s`.
 const FIGURES: &[(&str, Kind, Of)] = &[
-    ("/s", Kind::Rate, Of::Rate),
-    (MEBIBYTES, Kind::Rate, Of::Mebibytes),
-    (SECONDS, Kind::Time, Of::Seconds),
-    ("p50 us", Kind::Time, Of::Latency(|l| l.p50)),
-    ("p99 us", Kind::Time, Of::Latency(|l| l.p99)),
-    ("p99.9 us", Kind::Time, Of::Latency(|l| l.p99_9)),
-    (WRITES_EACH, Kind::Cost, Of::Each("device_writes", 1e3)),
-    (BYTES_EACH, Kind::Cost, Of::Each("device_write_bytes", 1.0)),
-    (
-        "device reads per 1000",
-        Kind::Cost,
-        Of::Each("device_reads", 1e3),
-    ),
-    (
-        "flushes per 1000",
-        Kind::Cost,
-        Of::Each("device_flushes", 1e3),
-    ),
-    ("log bytes each", Kind::Cost, Of::Each("log_bytes", 1.0)),
-    (CPU_EACH, Kind::Cost, Of::Each("cpu_us", 1.0)),
-    (
-        "daemon CPU us each",
-        Kind::Cost,
-        Of::Each("daemon_cpu_us", 1.0),
-    ),
-    (MACHINE_EACH, Kind::Cost, Of::Each("machine_cpu_us", 1.0)),
-    (
-        "write IOPS",
-        Kind::Load,
-        Of::EachSecond("device_writes", 1.0),
-    ),
-    (
-        "written MB/s",
-        Kind::Load,
-        Of::EachSecond("device_write_bytes", 1e-6),
-    ),
-    ("read IOPS", Kind::Load, Of::EachSecond("device_reads", 1.0)),
-    (
-        "read MB/s",
-        Kind::Load,
-        Of::EachSecond("device_read_bytes", 1e-6),
-    ),
+    ("/s", Rate, Of::Rate),
+    (MEBIBYTES, Rate, Of::Mebibytes),
+    (SECONDS, Time, Of::Seconds),
+    ("p50 us", Time, Timed(|l| l.p50)),
+    ("p99 us", Time, Timed(|l| l.p99)),
+    ("p99.9 us", Time, Timed(|l| l.p99_9)),
+    (WRITES_EACH, Cost, Each("device_writes", 1e3)),
+    (BYTES_EACH, Cost, Each("device_write_bytes", 1.0)),
+    ("device reads per 1000", Cost, Each("device_reads", 1e3)),
+    ("flushes per 1000", Cost, Each("device_flushes", 1e3)),
+    ("log bytes each", Cost, Each("log_bytes", 1.0)),
+    (CPU_EACH, Cost, Each("cpu_us", 1.0)),
+    ("daemon CPU us each", Cost, Each("daemon_cpu_us", 1.0)),
+    (MACHINE_EACH, Cost, Each("machine_cpu_us", 1.0)),
+    ("write IOPS", Load, EachSecond("device_writes", 1.0)),
+    ("written MB/s", Load, EachSecond("device_write_bytes", 1e-6)),
+    ("read IOPS", Load, EachSecond("device_reads", 1.0)),
+    ("read MB/s", Load, EachSecond("device_read_bytes", 1e-6)),
 ];
 
 /// Figure: MiB that programs write per second.

@@ -4,10 +4,10 @@
 
 use std::collections::BTreeSet;
 
-use super::figures::{BYTES_EACH, CPU_EACH, MACHINE_EACH, Row};
+use super::figures::{BYTES_EACH, CPU_EACH, MACHINE_EACH, Row, find};
 use super::found::Found;
 use super::system::System;
-use super::table::{Table, none, readable, times};
+use super::table::{Table, line, none, readable, times};
 use super::task::Work;
 
 const SET: &str = "set";
@@ -46,11 +46,8 @@ const TABLES: [(&str, Figure); 4] = [
 
 impl Point<'_> {
     fn value(&self, figure: Figure, system: usize) -> Option<f64> {
-        let median = |phase: &str, figure: &str| {
-            let mut rows = self.rows.iter();
-            let row = rows.find(|row| row.phase == phase && row.figure == figure)?;
-            Some(row.cells.get(system)?.as_ref()?.median)
-        };
+        let median =
+            |phase: &str, figure: &str| Some(find(self.rows, phase, figure)?.cell(system)?.median);
         match figure {
             Figure::Of(phase, figure) => median(phase, figure),
             Figure::Seconds => {
@@ -115,20 +112,16 @@ impl<'a> Grid<'a> {
                 let cell = |threads| self.value(kind, threads, figure, place).map(readable);
                 let cells: Vec<_> = self.threads().into_iter().map(cell).collect();
                 if cells.iter().any(Option::is_some) {
-                    let words = [system.to_string(), kind.0.to_string(), kind.1.to_string()];
+                    let (values, files) = (kind.0.to_string(), kind.1.to_string());
                     let cells = cells.into_iter().map(|cell| cell.unwrap_or_else(none));
-                    lines.push(words.into_iter().chain(cells).collect());
+                    lines.push(line(&[system.name(), &values, &files], cells));
                 }
             }
         }
         let threads = self.threads();
-        let head = ["system", "values", "files"].map(str::to_owned).into_iter();
-        Table {
-            title: format!("xattr, set: {title}; by values, files of a thread, and threads"),
-            head: head.chain(threads.iter().map(usize::to_string)).collect(),
-            lines,
-            words: 3,
-        }
+        let threads = threads.iter().map(usize::to_string);
+        let title = format!("xattr, set: {title}; by values, files of a thread, and threads");
+        Table::new(title, &["system", "values", "files"], threads, lines)
     }
 
     /// Returns the table of growth of processor time from few to many threads, values and files.
@@ -141,17 +134,11 @@ impl<'a> Grid<'a> {
                 Some(many / few).filter(|ratio| ratio.is_finite())
             };
             let cells = (0..self.systems.len()).map(|place| times(ratio(place)));
-            std::iter::once(step.title).chain(cells).collect()
+            line(&[&step.title], cells)
         });
-        let head = std::iter::once("from few to many".to_owned());
-        Table {
-            title: "xattr, set: how many times the CPU us of a call grow".to_owned(),
-            head: head
-                .chain(self.systems.iter().map(System::to_string))
-                .collect(),
-            lines: lines.collect(),
-            words: 1,
-        }
+        let title = "xattr, set: how many times the CPU us of a call grow".to_owned();
+        let systems = self.systems.iter().map(System::to_string);
+        Table::new(title, &["from few to many"], systems, lines.collect())
     }
 
     fn steps(&self) -> Vec<Step> {

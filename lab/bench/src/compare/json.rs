@@ -37,8 +37,8 @@ pub fn write(found: &Found, out: &mut dyn Write) -> io::Result<()> {
         .iter()
         .zip(&found.rows)
         .map(|(task, rows)| {
-            let threads = task.sweep.as_ref().map(|(_, threads)| *threads);
-            json!({"title": task.title, "threads": threads, "figures": rows})
+            let (sweep, threads) = task.sweep.clone().unzip();
+            json!({"title": task.title, "sweep": sweep, "threads": threads, "figures": rows})
         })
         .collect();
     let missing: Vec<Value> = found

@@ -5,7 +5,7 @@
 //! systems; `place` creates the device, `make` file
 //! systems on it, and `undo` removes all of it in every case. `run` measures, with the kernel's
 //! counters from `stats`; `figures` combines the runs of all rounds, and `table`, `sweep`, `grid`,
-//! `saved`, `summary`, `json` and `plot` present them with their `conditions`. Needs root.
+//! `saved`, `summary` and `json` present them with their `conditions`. Needs root.
 
 pub mod conditions;
 mod external;
@@ -17,7 +17,6 @@ mod make;
 mod measured;
 pub mod options;
 mod place;
-mod plot;
 mod programs;
 mod progress;
 mod run;
@@ -26,7 +25,6 @@ mod sets;
 mod sizes;
 pub mod stats;
 mod summary;
-pub mod svg;
 mod sweep;
 mod system;
 pub mod table;
@@ -69,9 +67,6 @@ pub fn compare(args: &Compare, out: &mut dyn Write) -> Result<()> {
     let programs = Programs::find()?;
     let undo = Undo::default();
     check(args, &programs)?;
-    if let Some(dir) = &args.plot {
-        std::fs::create_dir_all(dir).map_err(|e| format!("{}: {e}", dir.display()))?;
-    }
     let watch = Watch::new(&undo)?;
     let found = measure(args, plan, &programs, &undo)?;
     drop(watch);
@@ -219,12 +214,6 @@ fn measure(args: &Compare, plan: Plan, programs: &Programs, undo: &Undo) -> Resu
 }
 
 fn show(args: &Compare, found: &Found, out: &mut dyn Write) -> Result<()> {
-    if let Some(dir) = &args.plot {
-        for (name, drawing) in plot::all(found) {
-            let path = dir.join(name);
-            std::fs::write(&path, drawing).map_err(|e| format!("{}: {e}", path.display()))?;
-        }
-    }
     match &args.json {
         Some(path) if path.as_os_str() == "-" => return Ok(json::write(found, out)?),
         Some(path) => {

@@ -37,7 +37,7 @@ pub struct Compare {
 
     /// Instead of these, measure what each mechanism of CairnFS saves: in-process, with and without
     /// each, by workloads that show it.
-    #[arg(long, conflicts_with_all = ["workloads", "more", "with", "threads", "external", "single_client", "everyday", "plot"])]
+    #[arg(long, conflicts_with_all = ["workloads", "more", "with", "threads", "external", "single_client", "everyday"])]
     pub mechanisms: bool,
 
     /// Measure what one client gets, beside eight: calls one by one, tar, rm, git; and what a busy
@@ -80,17 +80,14 @@ pub struct Compare {
     #[arg(short = 'o', long, value_name = "OPTIONS")]
     pub mount_options: Option<String>,
 
-    /// Write all figures of all rounds to FILE; `-` is standard output, instead of tables.
+    /// Write all figures of all rounds to FILE, which `scripts/plot FILE` draws; `-` is standard
+    /// output, instead of tables.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
 
     /// Print tables as GitHub markdown.
     #[arg(long)]
     pub markdown: bool,
-
-    /// Draw the figures, as SVG files in DIR.
-    #[arg(long, value_name = "DIR")]
-    pub plot: Option<PathBuf>,
 
     /// Sizes of the programs' loads.
     #[command(flatten)]

@@ -128,12 +128,13 @@ impl<'a> Ground<'a> {
         load.measure(&site, &mut meter)?;
         meter.once("close", || target.close())?;
         let (phases, ratios) = meter.finish();
+        let (workload, unit) = load.program();
         Ok(Report {
-            workload: load.name(),
+            workload,
             target: String::new(),
             interface: target.interface(),
             settings: Vec::new(),
-            unit: load.unit(),
+            unit,
             phases,
             ratios,
         })

@@ -3,7 +3,7 @@
 
 use cairnfs::Mechanism;
 
-use super::figures::Row;
+use super::figures::{Row, find};
 use super::found::Found;
 use super::system::System;
 use super::table::{Table, none, readable, times};
@@ -142,36 +142,23 @@ pub fn table(found: &Found) -> Table {
     for (task, rows) in found.tasks.iter().zip(&found.rows) {
         let shown = SHOWN.iter().find(|s| Some(s.mechanism) == task.shows);
         for figure in shown.into_iter().flat_map(|shown| shown.figures) {
-            let mut all = rows.iter();
-            let row = all.find(|row| (row.phase, row.figure.as_str()) == *figure);
+            let row = find(rows, figure.0, figure.1);
             if let (Some(shown), Some(row)) = (shown, row) {
-                lines.push(line(shown.mechanism, task, row, &found.systems));
+                lines.push(cells(shown.mechanism, task, row, &found.systems));
             }
         }
     }
-    Table {
-        title: "What each mechanism saves: medians, and the median of the rounds' ratios"
-            .to_owned(),
-        head: HEAD.map(str::to_owned).to_vec(),
-        lines,
-        words: 3,
-    }
+    let title = "What each mechanism saves: medians, and the median of the rounds' ratios";
+    let words = ["mechanism", "workload", "figure"];
+    let columns = ["without", "with", "times as good"].map(str::to_owned);
+    Table::new(title.to_owned(), &words, columns.into_iter(), lines)
 }
 
-const HEAD: [&str; 6] = [
-    "mechanism",
-    "workload",
-    "figure",
-    "without",
-    "with",
-    "times as good",
-];
-
-fn line(mechanism: Mechanism, task: &Task, row: &Row, systems: &[System]) -> Vec<String> {
+fn cells(mechanism: Mechanism, task: &Task, row: &Row, systems: &[System]) -> Vec<String> {
     let place = |system| systems.iter().position(|s| *s == system);
     let (with, without) = (place(System::Cairnfs), place(System::lacking(mechanism)));
     let cell = |place: Option<usize>| {
-        let spread = place.and_then(|place| row.cells.get(place)?.as_ref());
+        let spread = place.and_then(|place| row.cell(place));
         spread.map_or_else(none, |spread| readable(spread.median))
     };
     let ratio = with.zip(without).and_then(|(a, b)| row.ratio(a, b));

@@ -6,10 +6,10 @@
 
 use serde_json::{Value, json};
 
-use super::figures::{CPU_EACH, Kind, MACHINE_EACH, MEBIBYTES, Row};
+use super::figures::{CPU_EACH, Kind, MACHINE_EACH, MEBIBYTES, Row, find};
 use super::found::Found;
 use super::system::System;
-use super::table::{Against, Table, none, readable, spread};
+use super::table::{Against, Table, line, none, readable, spread};
 
 /// Returns both tables; none if they would repeat a single task.
 pub fn tables(found: &Found) -> Vec<Table> {
@@ -42,39 +42,30 @@ fn rates(found: &Found) -> Table {
             let ratios = columns
                 .iter()
                 .map(|column| column.cell(row, &found.systems));
-            lines.push(line(title, row, cells.chain(ratios)));
+            let words = [title, row.phase, &row.figure];
+            lines.push(line(&words, cells.chain(ratios)));
         }
     }
     for missing in &found.missing {
         let why = format!("not measured: {}", missing.why);
         let empty = (0..found.systems.len() + columns.len() + 1).map(|_| none());
-        lines.push(
-            [missing.title.clone(), why]
-                .into_iter()
-                .chain(empty)
-                .collect(),
-        );
+        lines.push(line(&[&missing.title, &why], empty));
     }
     let systems = found.systems.iter().map(System::to_string);
     let ratios = columns
         .iter()
         .map(|column| column.long_title(&found.systems));
-    Table {
-        title: "Summary: median (least..most), and the median of the rounds' ratios".to_owned(),
-        head: head(systems.chain(ratios)),
-        lines,
-        words: 3,
-    }
+    let title = "Summary: median (least..most), and the median of the rounds' ratios";
+    Table::new(title.to_owned(), &WORDS, systems.chain(ratios), lines)
 }
 
 fn processor_times(found: &Found) -> Table {
     let mut lines = Vec::new();
     for (title, rows) in tasks(found) {
         for row in rates_of(rows) {
-            let of = |figure: &str, system: usize| {
-                let mut all = rows.iter();
-                let row = all.find(|r| r.phase == row.phase && r.figure == figure)?;
-                Some(readable(row.cells.get(system)?.as_ref()?.median))
+            let of = |figure, system| {
+                let spread = find(rows, row.phase, figure)?.cell(system)?;
+                Some(readable(spread.median))
             };
             let cell = |system| match (of(CPU_EACH, system), of(MACHINE_EACH, system)) {
                 (Some(own), Some(machine)) => format!("{own} / {machine}"),
@@ -82,29 +73,18 @@ fn processor_times(found: &Found) -> Table {
             };
             let cells: Vec<_> = (0..found.systems.len()).map(cell).collect();
             if cells.iter().any(|cell| *cell != none()) {
-                lines.push(line(title, row, cells.into_iter()));
+                let words = [title, row.phase, &row.figure];
+                lines.push(line(&words, cells.into_iter()));
             }
         }
     }
-    Table {
-        title: "Summary: processor time of an operation in microseconds, of the program and the \
-                daemon / of the machine; medians"
-            .to_owned(),
-        head: head(found.systems.iter().map(System::to_string)),
-        lines,
-        words: 3,
-    }
+    let title = "Summary: processor time of an operation in microseconds, of the program and the daemon / of the \
+                 machine; medians";
+    let systems = found.systems.iter().map(System::to_string);
+    Table::new(title.to_owned(), &WORDS, systems, lines)
 }
 
-fn head(columns: impl Iterator<Item = String>) -> Vec<String> {
-    let words = ["task", "phase", "figure"].map(str::to_owned).into_iter();
-    words.chain(columns).collect()
-}
-
-fn line(title: &str, row: &Row, cells: impl Iterator<Item = String>) -> Vec<String> {
-    let words = [title.to_owned(), row.phase.to_owned(), row.figure.clone()];
-    words.into_iter().chain(cells).collect()
-}
+const WORDS: [&str; 3] = ["task", "phase", "figure"];
 
 /// Columns of ratios: of each interface of CairnFS to the best of the kernel's file systems, and of
 /// a mount to the server that stores nothing.

@@ -1,9 +1,9 @@
 //! Sweeps: tasks that differ only in the number of threads, presented together.
 
-use super::figures::{Kind, Row};
+use super::figures::{CPU_EACH, Kind, Row, find};
 use super::found::Found;
 use super::system::System;
-use super::table::{Table, readable};
+use super::table::{Table, line, readable};
 
 /// One sweep.
 pub struct Sweep<'a> {
@@ -36,70 +36,64 @@ pub fn sweeps(found: &Found) -> Vec<Sweep<'_>> {
 }
 
 impl<'a> Sweep<'a> {
-    /// Returns the phases and figures of these kinds, in the order of the first number of threads.
-    pub fn figures(&self, kinds: &[Kind]) -> Vec<(&'a str, &'a str)> {
+    /// Returns the phases and figures of the table, in the order of the first number of threads.
+    fn figures(&self) -> Vec<(&'a str, &'a str)> {
         let mut figures = Vec::new();
-        let rows = self.points.iter().flat_map(|(_, rows)| *rows);
-        for row in rows.filter(|row| kinds.contains(&row.kind) && row.is_something()) {
+        for row in self.points.iter().flat_map(|(_, rows)| *rows) {
             let figure = (row.phase, row.figure.as_str());
-            if !figures.contains(&figure) {
+            let shown = row.kind == Kind::Rate || row.figure == CPU_EACH;
+            if shown && row.is_something() && !figures.contains(&figure) {
                 figures.push(figure);
             }
         }
         figures
     }
 
-    /// Returns one figure of one phase for each number of threads.
-    pub fn along(&self, (phase, figure): (&str, &str)) -> Vec<(usize, &'a Row)> {
-        let at = |rows: &'a [Row]| {
-            let mut rows = rows.iter();
-            rows.find(|row| row.phase == phase && row.figure == figure)
-        };
-        let points = self.points.iter();
-        points
-            .filter_map(|(threads, rows)| Some((*threads, at(rows)?)))
-            .collect()
-    }
-
     /// Returns a table of the rates and processor times: a line for each system, a column for each
     /// number of threads.
     pub fn table(&self, systems: &[System]) -> Table {
         let mut lines = Vec::new();
-        let all = self.figures(&[Kind::Rate, Kind::Cost]);
-        for figure in all.into_iter().filter(|(_, figure)| is_shown(figure)) {
-            let points = self.along(figure);
+        for (phase, figure) in self.figures() {
             for (place, system) in systems.iter().enumerate() {
-                let cell = |(_, row): &(usize, &Row)| {
-                    let spread = row.cells.get(place).and_then(Option::as_ref);
-                    spread.map(|spread| readable(spread.median))
+                let cell = |(_, rows): &(usize, &[Row])| {
+                    let spread = find(rows, phase, figure)?.cell(place)?;
+                    Some(readable(spread.median))
                 };
-                let cells: Vec<_> = points.iter().map(cell).collect();
+                let cells: Vec<_> = self.points.iter().map(cell).collect();
                 if cells.iter().any(Option::is_some) {
-                    let words = [figure.0.to_owned(), figure.1.to_owned(), system.to_string()];
                     let cells = cells.into_iter().map(Option::unwrap_or_default);
-                    lines.push(words.into_iter().chain(cells).collect());
+                    lines.push(line(&[phase, figure, system.name()], cells));
                 }
             }
         }
-        let words = ["phase", "figure", "system"].map(str::to_owned).into_iter();
         let counts = self.points.iter().map(|(threads, _)| threads.to_string());
-        Table {
-            title: format!("{}: medians, by the number of threads", self.title),
-            head: words.chain(counts).collect(),
-            lines,
-            words: 3,
-        }
+        let title = format!("{}: medians, by the number of threads", self.title);
+        Table::new(title, &["phase", "figure", "system"], counts, lines)
     }
-}
-
-fn is_shown(figure: &str) -> bool {
-    figure.ends_with("/s") || figure == super::figures::CPU_EACH
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::plot::tests::found;
+    use super::super::conditions::Conditions;
+    use super::super::figures::rows;
+    use super::super::figures::tests::sample;
+    use super::super::task::Task;
     use super::*;
+
+    /// Results for two numbers of threads.
+    fn found() -> Found {
+        let (runs, systems) = sample();
+        let rows = rows(&runs, &systems, 0);
+        let task = Task::parse("fsmark --files 1000").unwrap();
+        Found {
+            conditions: Conditions::new("x", 3),
+            systems,
+            tasks: task.with_threads(&[1, 2]).unwrap(),
+            missing: Vec::new(),
+            runs,
+            rows: vec![rows.clone(), rows],
+        }
+    }
 
     #[test]
     fn sweep_table_has_line_per_system_and_column_per_count() {

@@ -1,9 +1,10 @@
-//! Tables of figures, as text or as GitHub markdown.
+//! Tables of figures.
 
 use std::io::{self, Write};
 
 use super::figures::{Kind, Row, SECONDS, Spread};
 use super::system::System;
+pub use crate::lines::{Form, line, none, print_lines};
 
 /// A table: a title, a head and lines of the same number of cells.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,57 +19,31 @@ pub struct Table {
     pub words: usize,
 }
 
-/// How tables are printed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Form {
-    /// Aligned text.
-    Text,
-    /// GitHub markdown.
-    Markdown,
-}
-
 impl Table {
+    /// Creates a table: `words` are the titles of the left columns that contain text.
+    pub fn new(
+        title: String,
+        words: &[&str],
+        columns: impl Iterator<Item = String>,
+        lines: Vec<Vec<String>>,
+    ) -> Self {
+        Self {
+            title,
+            head: line(words, columns),
+            lines,
+            words: words.len(),
+        }
+    }
+
     /// Prints the table, followed by an empty line.
     pub fn print(&self, form: Form, out: &mut dyn Write) -> io::Result<()> {
         match form {
-            Form::Text => self.print_text(out),
-            Form::Markdown => self.print_markdown(out),
+            Form::Text => writeln!(out, "{}", self.title)?,
+            Form::Markdown => writeln!(out, "**{}**\n", self.title)?,
         }
-    }
-
-    fn print_text(&self, out: &mut dyn Write) -> io::Result<()> {
-        writeln!(out, "{}", self.title)?;
-        let all = || std::iter::once(&self.head).chain(&self.lines);
-        let width = |column: usize| {
-            let cells = all().filter_map(|line| line.get(column));
-            cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
-        };
-        let widths: Vec<usize> = (0..self.head.len()).map(width).collect();
-        for line in all() {
-            let cells = line.iter().zip(&widths).enumerate();
-            let padded = cells.map(|(column, (cell, width))| {
-                if column < self.words {
-                    format!("{cell:<width$}")
-                } else {
-                    format!("{cell:>width$}")
-                }
-            });
-            let text = padded.collect::<Vec<_>>().join("  ");
-            writeln!(out, "  {}", text.trim_end())?;
-        }
-        writeln!(out)
-    }
-
-    fn print_markdown(&self, out: &mut dyn Write) -> io::Result<()> {
-        writeln!(out, "**{}**\n", self.title)?;
-        writeln!(out, "| {} |", self.head.join(" | "))?;
-        let rule: Vec<&str> = (0..self.head.len())
-            .map(|column| if column < self.words { "---" } else { "--:" })
-            .collect();
-        writeln!(out, "|{}|", rule.join("|"))?;
-        for line in &self.lines {
-            writeln!(out, "| {} |", line.join(" | "))?;
-        }
+        let indent = if form == Form::Text { "  " } else { "" };
+        let lines = [std::slice::from_ref(&self.head), &self.lines].concat();
+        print_lines(&lines, self.words, form, indent, out)?;
         writeln!(out)
     }
 }
@@ -99,6 +74,8 @@ pub fn cost(rows: &[Row], systems: &[System]) -> Table {
     })
 }
 
+const WORDS: [&str; 2] = ["phase", "figure"];
+
 fn figures(
     title: &str,
     rows: &[Row],
@@ -106,24 +83,16 @@ fn figures(
     shown: impl Fn(Kind) -> bool,
     cell: impl Fn(&Spread) -> String,
 ) -> Table {
-    let head = ["phase", "figure"].map(str::to_owned).into_iter();
     let shown = rows
         .iter()
         .filter(|row| shown(row.kind) && row.is_something());
     let lines = shown.map(|row| {
         let cells = row.cells.iter();
         let cells = cells.map(|spread| spread.as_ref().map_or_else(none, &cell));
-        [row.phase.to_owned(), row.figure.clone()]
-            .into_iter()
-            .chain(cells)
-            .collect()
+        line(&[row.phase, &row.figure], cells)
     });
-    Table {
-        title: title.to_owned(),
-        head: head.chain(systems.iter().map(System::to_string)).collect(),
-        lines: lines.collect(),
-        words: 2,
-    }
+    let systems = systems.iter().map(System::to_string);
+    Table::new(title.to_owned(), &WORDS, systems, lines.collect())
 }
 
 /// A column of ratios of speed: the first system's to that of others.
@@ -217,27 +186,18 @@ fn ratios_of(ours: usize, system: System, rows: &[Row], systems: &[System]) -> T
         .iter()
         .filter(|row| matches!(row.kind, Kind::Rate | Kind::Time));
     let lines = shown.map(|row| {
-        [row.phase.to_owned(), row.figure.clone()]
-            .into_iter()
-            .chain(columns.iter().map(|column| column.cell(row, systems)))
-            .collect()
+        let cells = columns.iter().map(|column| column.cell(row, systems));
+        line(&[row.phase, &row.figure], cells)
     });
-    let head = ["phase", "figure"].map(str::to_owned).into_iter();
     let how = if system.in_process() {
         "in-process"
     } else {
         "through system calls"
     };
-    Table {
-        title: format!(
-            "How many times as fast {system} ({how}) is as each: median of the rounds' ratios"
-        ),
-        lines: lines.collect(),
-        head: head
-            .chain(columns.iter().map(|column| column.title(systems)))
-            .collect(),
-        words: 2,
-    }
+    let title =
+        format!("How many times as fast {system} ({how}) is as each: median of the rounds' ratios");
+    let others = columns.iter().map(|column| column.title(systems));
+    Table::new(title, &WORDS, others, lines.collect())
 }
 
 /// Returns the places of some systems.
@@ -262,11 +222,6 @@ fn against(ours: usize, system: System, systems: &[System]) -> Vec<Against> {
         columns.extend(places(|system| system.without().is_some()).iter().map(one));
     }
     columns
-}
-
-/// The cell of a missing figure.
-pub fn none() -> String {
-    "-".to_owned()
 }
 
 /// Formats a ratio.
@@ -342,15 +297,18 @@ mod tests {
         let rows = rows(&runs, &systems, 0);
         let text = print(&cost(&rows, &systems), Form::Markdown);
         let lines: Vec<_> = text.lines().collect();
-        assert_eq!(
-            lines[2],
-            "| phase | figure | cairnfs | cairnfs-mount | noop | xfs |"
-        );
-        assert_eq!(lines[3], "|---|---|--:|--:|--:|--:|");
-        assert_eq!(
-            lines[4],
-            "| create | device writes per 1000 | 50.0 | 50.0 | 50.0 | 50.0 |"
-        );
+        let cells = |line: &str| {
+            line.split('|')
+                .map(|c| c.trim().to_owned())
+                .collect::<Vec<_>>()
+        };
+        let head = ["phase", "figure", "cairnfs", "cairnfs-mount", "noop", "xfs"];
+        assert_eq!(cells(lines[2])[1..7], head);
+        assert_eq!(lines[3].matches("-:|").count(), 4);
+        assert!(lines[3].chars().all(|c| "|-:".contains(c)));
+        assert!(lines[2..6].iter().all(|line| line.len() == lines[2].len()));
+        let writes = ["create", "device writes per 1000", "50.0", "50.0"];
+        assert_eq!(cells(lines[4])[1..5], writes);
     }
 
     #[test]

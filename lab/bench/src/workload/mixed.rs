@@ -6,7 +6,9 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use super::{Description, Phases, Worker, Workload, at_least_one, at_most_1g, contents, file_name};
+use super::{
+    Description, End, Phases, Worker, Workload, at_least_one, at_most_1g, contents, file_name,
+};
 use crate::Result;
 use crate::settings::parse_size;
 use crate::tally::Latency;
@@ -147,15 +149,6 @@ impl Load {
         }
         self.files.fetch_add(made, Ordering::Relaxed);
         (made.saturating_sub(LIVE)..made).try_for_each(|file| dir.remove(&file_name(file)))
-    }
-}
-
-/// Stops the load when dropped, so also when an append fails.
-struct End<'a>(&'a AtomicBool);
-
-impl Drop for End<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
     }
 }
 

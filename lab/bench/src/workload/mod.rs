@@ -25,6 +25,8 @@ pub use mixed::Mixed;
 pub use neighbour::Neighbour;
 pub use xattr::Xattr;
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use crate::Result;
 use crate::phase::{Meter, total};
 use crate::report::Report;
@@ -58,9 +60,6 @@ pub trait Workload {
     fn check(&self) -> Result<()>;
 
     /// Creates what one thread needs before the clock starts; the caller then makes it durable.
-    ///
-    /// # Errors
-    /// Errors of the target.
     fn prepare(&self, _worker: &Worker<'_>) -> Result<()> {
         Ok(())
     }
@@ -142,6 +141,15 @@ fn report(workload: &dyn Workload, target: &dyn Target, meter: Meter<'_>) -> Rep
         unit: about.unit,
         phases,
         ratios,
+    }
+}
+
+/// Stops what other threads do when dropped, so also when this one fails.
+struct End<'a>(&'a AtomicBool);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
     }
 }
 

@@ -9,7 +9,7 @@ use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use super::{Description, Phases, Worker, Workload, at_least_one, file_name};
+use super::{Description, End, Phases, Worker, Workload, at_least_one, file_name};
 use crate::random::Random;
 use crate::{Result, processor};
 
@@ -162,14 +162,5 @@ fn processors() -> Result<(usize, usize)> {
         _ => {
             Err("neighbour needs two processors: one for the client, one for the neighbour".into())
         }
-    }
-}
-
-/// Stops the neighbour when dropped, so also when a creation fails.
-struct End<'a>(&'a AtomicBool);
-
-impl Drop for End<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
     }
 }

@@ -12,110 +12,91 @@ use crate::base::Base;
 use crate::image::Image;
 use crate::random::Random;
 
-/// What is damaged. Classes called `...Sealed` have valid checksums, as a bug or an attacker would
-/// leave them; all others are bit rot.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Class {
-    /// Some bits anywhere.
-    Flip,
-    /// A block of zeros, ones or random bytes.
-    Fill,
-    /// A block replaced by another.
-    Swap,
-    /// A block with older contents, as after a lost write.
-    Stale,
-    /// A truncated device.
-    Truncate,
-    /// An overwritten front, from one block to a megabyte.
-    Front,
-    /// Fields of a superblock.
-    Superblock,
-    /// Fields of a superblock, with a valid checksum.
-    SuperblockSealed,
-    /// Fields of a log record's header.
-    LogHeader,
-    /// Fields of a log record's header, with valid checksums.
-    LogHeaderSealed,
-    /// A bit of a log record's payload.
-    LogPayload,
-    /// Keys, lengths and values of log entries, with valid checksums.
-    LogEntrySealed,
-    /// A log without its last records.
-    LogCut,
-    /// A few blocks of the log, side by side or anywhere between its tail and its end.
-    LogBlocks,
-    /// Header, offsets or any bits of an index node.
-    Node,
-    /// Header, offsets or any bits of an index node, with valid checksums.
-    NodeSealed,
-    /// Lengths, key or pointer in a cell, with valid checksums.
-    CellSealed,
-    /// Fields of a value in a leaf, with valid checksums.
-    ItemSealed,
-    /// An invalid tree of valid nodes: shared, out of order, out of bounds.
-    GraphSealed,
-    /// A unit of a large value, or its pointer.
-    Large,
-    /// A unit of a large value, or its pointer, with valid checksums.
-    LargeSealed,
-    /// Fields of the group table.
-    Table,
-    /// Fields of the group table, with valid checksums.
-    TableSealed,
-    /// Bits of a bitmap.
-    Bitmap,
-    /// Bits of a bitmap, with valid checksums.
-    BitmapSealed,
-    /// A block of a file's contents.
-    Data,
+/// The classes: each with how it damages a base.
+macro_rules! classes {
+    ($($(#[$doc:meta])* $class:ident: |$at:ident| $damage:expr,)*) => {
+        /// What is damaged. Classes called `...Sealed` have valid checksums, as a bug or an attacker would
+        /// leave them; all others are bit rot.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+        pub enum Class {
+            $($(#[$doc])* $class,)*
+        }
+
+        /// All classes.
+        pub const CLASSES: &[Class] = &[$(Class::$class),*];
+
+        impl Mutator<'_> {
+            fn damage(&mut self, class: Class) -> How {
+                match class {
+                    $(Class::$class => {
+                        let $at = self;
+                        $damage
+                    })*
+                }
+            }
+        }
+    };
 }
 
-/// All classes.
-pub const CLASSES: [Class; 26] = [
-    Class::Flip,
-    Class::Fill,
-    Class::Swap,
-    Class::Stale,
-    Class::Truncate,
-    Class::Front,
-    Class::Superblock,
-    Class::SuperblockSealed,
-    Class::LogHeader,
-    Class::LogHeaderSealed,
-    Class::LogPayload,
-    Class::LogEntrySealed,
-    Class::LogCut,
-    Class::LogBlocks,
-    Class::Node,
-    Class::NodeSealed,
-    Class::CellSealed,
-    Class::ItemSealed,
-    Class::GraphSealed,
-    Class::Large,
-    Class::LargeSealed,
-    Class::Table,
-    Class::TableSealed,
-    Class::Bitmap,
-    Class::BitmapSealed,
-    Class::Data,
-];
+classes! {
+    /// Some bits anywhere.
+    Flip: |at| at.flip(),
+    /// A block of zeros, ones or random bytes.
+    Fill: |at| at.fill(),
+    /// A block replaced by another.
+    Swap: |at| at.swap(),
+    /// A block with older contents, as after a lost write.
+    Stale: |at| at.stale(),
+    /// A truncated device.
+    Truncate: |at| at.truncate(),
+    /// An overwritten front, from one block to a megabyte.
+    Front: |at| at.front(),
+    /// Fields of a superblock.
+    Superblock: |at| at.superblock(false),
+    /// Fields of a superblock, with a valid checksum.
+    SuperblockSealed: |at| at.superblock(true),
+    /// Fields of a log record's header.
+    LogHeader: |at| at.log_header(false),
+    /// Fields of a log record's header, with valid checksums.
+    LogHeaderSealed: |at| at.log_header(true),
+    /// A bit of a log record's payload.
+    LogPayload: |at| at.log_payload(),
+    /// Keys, lengths and values of log entries, with valid checksums.
+    LogEntrySealed: |at| at.log_entry(),
+    /// A log without its last records.
+    LogCut: |at| at.log_cut(),
+    /// A few blocks of the log, side by side or anywhere between its tail and its end.
+    LogBlocks: |at| at.log_blocks(),
+    /// Header, offsets or any bits of an index node.
+    Node: |at| at.node(false),
+    /// Header, offsets or any bits of an index node, with valid checksums.
+    NodeSealed: |at| at.node(true),
+    /// Lengths, key or pointer in a cell, with valid checksums.
+    CellSealed: |at| at.cell(),
+    /// Fields of a value in a leaf, with valid checksums.
+    ItemSealed: |at| at.item(),
+    /// An invalid tree of valid nodes: shared, out of order, out of bounds.
+    GraphSealed: |at| at.graph(),
+    /// A unit of a large value, or its pointer.
+    Large: |at| at.large(false),
+    /// A unit of a large value, or its pointer, with valid checksums.
+    LargeSealed: |at| at.large(true),
+    /// Fields of the group table.
+    Table: |at| at.table(false),
+    /// Fields of the group table, with valid checksums.
+    TableSealed: |at| at.table(true),
+    /// Bits of a bitmap.
+    Bitmap: |at| at.bitmap(false),
+    /// Bits of a bitmap, with valid checksums.
+    BitmapSealed: |at| at.bitmap(true),
+    /// A block of a file's contents.
+    Data: |at| at.data(),
+}
 
 impl Class {
     /// Whether checksums are valid, so that the result may be another sound volume.
     pub fn is_sealed(self) -> bool {
-        matches!(
-            self,
-            Class::SuperblockSealed
-                | Class::LogHeaderSealed
-                | Class::LogEntrySealed
-                | Class::NodeSealed
-                | Class::CellSealed
-                | Class::ItemSealed
-                | Class::GraphSealed
-                | Class::LargeSealed
-                | Class::TableSealed
-                | Class::BitmapSealed
-        )
+        format!("{self:?}").ends_with("Sealed")
     }
 }
 
@@ -136,34 +117,7 @@ pub fn mutate(base: &Base, class: Class, seed: u64) -> Mutation {
         image: base.image.clone(),
         random: Random::new(seed),
     };
-    let how = match class {
-        Class::Flip => at.flip(),
-        Class::Fill => at.fill(),
-        Class::Swap => at.swap(),
-        Class::Stale => at.stale(),
-        Class::Truncate => at.truncate(),
-        Class::Front => at.front(),
-        Class::Superblock => at.superblock(false),
-        Class::SuperblockSealed => at.superblock(true),
-        Class::LogHeader => at.log_header(false),
-        Class::LogHeaderSealed => at.log_header(true),
-        Class::LogPayload => at.log_payload(),
-        Class::LogEntrySealed => at.log_entry(),
-        Class::LogCut => at.log_cut(),
-        Class::LogBlocks => at.log_blocks(),
-        Class::Node => at.node(false),
-        Class::NodeSealed => at.node(true),
-        Class::CellSealed => at.cell(),
-        Class::ItemSealed => at.item(),
-        Class::GraphSealed => at.graph(),
-        Class::Large => at.large(false),
-        Class::LargeSealed => at.large(true),
-        Class::Table => at.table(false),
-        Class::TableSealed => at.table(true),
-        Class::Bitmap => at.bitmap(false),
-        Class::BitmapSealed => at.bitmap(true),
-        Class::Data => at.data(),
-    };
+    let how = at.damage(class);
     Mutation {
         class,
         how: how.unwrap_or_else(|| "nothing there to damage".into()),

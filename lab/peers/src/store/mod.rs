@@ -116,21 +116,12 @@ pub struct Setup {
 /// A store of named blobs, used by several threads.
 pub trait Store: Sync {
     /// Opens what one thread needs to use the store.
-    ///
-    /// # Errors
-    /// Errors of the store.
     fn session(&self) -> Result<Box<dyn Session + '_>>;
 
     /// Makes everything durable.
-    ///
-    /// # Errors
-    /// Errors of the store.
     fn sync(&self) -> Result<()>;
 
     /// Closes the store, with all deferred work.
-    ///
-    /// # Errors
-    /// Errors of the store.
     fn close(self: Box<Self>) -> Result<()>;
 }
 
@@ -138,26 +129,14 @@ pub trait Store: Sync {
 /// if the store was set up so, and in one transaction if the store has transactions.
 pub trait Session {
     /// Puts new blobs.
-    ///
-    /// # Errors
-    /// Errors of the store.
     fn put(&mut self, blobs: &[(&str, &[u8])]) -> Result<()>;
 
     /// Reads a blob into `blob`, replacing what it holds; returns whether there is one.
-    ///
-    /// # Errors
-    /// Errors of the store.
     fn get(&mut self, name: &str, blob: &mut Vec<u8>) -> Result<bool>;
 
     /// Calls `each` with the name of each blob.
-    ///
-    /// # Errors
-    /// Errors of the store.
     fn list(&mut self, each: &mut dyn FnMut(&[u8])) -> Result<()>;
 
     /// Deletes blobs that exist.
-    ///
-    /// # Errors
-    /// Errors of the store.
     fn delete(&mut self, names: &[&str]) -> Result<()>;
 }

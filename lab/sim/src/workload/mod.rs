@@ -47,17 +47,11 @@ pub fn record(start: Image, steps: &[Step]) -> Result<Recording> {
 
 /// As [`record`]. After every `interval` calls everything is made durable without being promised; 0
 /// for never.
-///
-/// # Errors
-/// As [`record`].
 pub fn record_with(start: Image, steps: &[Step], interval: u64) -> Result<Recording> {
     record_as(start, steps, &options(4), interval)
 }
 
 /// As [`record_with`], on a volume opened with these options.
-///
-/// # Errors
-/// As [`record`].
 pub fn record_as(
     start: Image,
     steps: &[Step],

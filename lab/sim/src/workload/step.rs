@@ -23,186 +23,123 @@ const WHITEOUT: RenameMode = RenameMode::Whiteout {
     replace: true,
 };
 
-/// A step of a workload.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Step {
+/// The steps: each with its word, and its arguments in the order of the text.
+macro_rules! all_steps {
+    ($($(#[$doc:meta])* $step:ident $word:literal $(($($arg:ident: $kind:ty),*))?,)*) => {
+        /// A step of a workload.
+        #[derive(Debug, Clone, PartialEq, Eq, Hash)]
+        pub enum Step {
+            $($(#[$doc])* $step $(($($kind),*))?,)*
+        }
+
+        impl fmt::Display for Step {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                match self {
+                    $(Step::$step $(($($arg),*))? => {
+                        f.write_str($word)?;
+                        $($(write!(f, " {}", $arg)?;)*)?
+                    })*
+                }
+                Ok(())
+            }
+        }
+
+        impl FromStr for Step {
+            type Err = String;
+
+            fn from_str(text: &str) -> Result<Self, String> {
+                let wrong = || format!("`{text}` is no step");
+                let mut words = text.split_whitespace();
+                Ok(match words.next().ok_or_else(wrong)? {
+                    $($word => Step::$step $(($({
+                        let word = words.next().ok_or_else(wrong)?;
+                        word.parse::<$kind>().map_err(|_| wrong())?
+                    }),*))?,)*
+                    _ => return Err(wrong()),
+                })
+            }
+        }
+    };
+}
+
+all_steps! {
     /// Creates an empty file.
-    Create(String),
+    Create "create"(p: String),
     /// Creates an empty file with the extended attribute `user.`NAME, which has the value with this
     /// number.
-    CreateWith(String, String, u32),
+    CreateWith "createwith"(p: String, x: String, n: u32),
     /// Creates a directory.
-    Mkdir(String),
+    Mkdir "mkdir"(p: String),
     /// Creates a symbolic link whose target has this many bytes.
-    Symlink(String, u32),
+    Symlink "symlink"(p: String, n: u32),
     /// Creates a named pipe.
-    Fifo(String),
+    Fifo "fifo"(p: String),
     /// Creates an unnamed file and links it at this path.
-    Tmpfile(String),
+    Tmpfile "tmpfile"(p: String),
     /// Creates a second link to a file.
-    Link(String, String),
+    Link "link"(p: String, q: String),
     /// Unlinks a file.
-    Unlink(String),
+    Unlink "unlink"(p: String),
     /// Unlinks a file while it is open; it stays open until the end of the run.
-    UnlinkOpen(String),
+    UnlinkOpen "unlink-open"(p: String),
     /// Removes an empty directory.
-    Rmdir(String),
+    Rmdir "rmdir"(p: String),
     /// Renames, replacing the target if it exists.
-    Rename(String, String),
+    Rename "rename"(p: String, q: String),
     /// Exchanges two names.
-    Exchange(String, String),
+    Exchange "exchange"(p: String, q: String),
     /// Renames, replacing the target if it exists, and leaves a whiteout.
-    Whiteout(String, String),
+    Whiteout "whiteout"(p: String, q: String),
     /// Writes at an offset: path, offset and length in bytes.
-    Write(String, u64, u32),
+    Write "write"(p: String, at: u64, n: u32),
     /// Appends this many bytes.
-    Append(String, u32),
+    Append "append"(p: String, n: u32),
     /// Sets the size in bytes.
-    Truncate(String, u64),
+    Truncate "truncate"(p: String, n: u64),
     /// Punches a hole: path, offset and length in bytes.
-    Punch(String, u64, u64),
+    Punch "punch"(p: String, at: u64, n: u64),
     /// Zeroes a range: path, offset and length in bytes.
-    Zero(String, u64, u64),
+    Zero "zero"(p: String, at: u64, n: u64),
     /// Allocates a range, extending the file: path, offset and length in bytes.
-    Allocate(String, u64, u64),
+    Allocate "allocate"(p: String, at: u64, n: u64),
     /// Allocates a range without changing the size: path, offset and length in bytes.
-    Reserve(String, u64, u64),
+    Reserve "reserve"(p: String, at: u64, n: u64),
     /// Sets the permission bits.
-    Chmod(String, u32),
+    Chmod "chmod"(p: String, mode: u32),
     /// Sets the inode flags to these bits.
-    Chattr(String, u32),
+    Chattr "chattr"(p: String, flags: u32),
     /// Sets the modification time, in seconds.
-    Touch(String, u32),
+    Touch "touch"(p: String, secs: u32),
     /// Sets an access list with an entry for one user, and these permissions of owner, mask and
     /// others.
-    SetList(String, u32),
+    SetList "setlist"(p: String, mode: u32),
     /// Sets the size as an unprivileged user does: set-id bits are cleared.
-    TruncateAs(String, u64),
+    TruncateAs "truncate-as"(p: String, n: u64),
     /// Sets the extended attribute `user.`NAME to this many bytes.
-    SetXattr(String, String, u32),
+    SetXattr "setxattr"(p: String, x: String, n: u32),
     /// Sets the extended attribute `user.`NAME to the value with this number; all values from
     /// number 1000 on have the same hash on a fresh volume.
-    SetValue(String, String, u32),
+    SetValue "setvalue"(p: String, x: String, n: u32),
     /// Removes the extended attribute `user.`NAME.
-    RemoveXattr(String, String),
+    RemoveXattr "removexattr"(p: String, x: String),
     /// Calls fsync on a file or directory.
-    Fsync(String),
+    Fsync "fsync"(p: String),
     /// Calls fdatasync on a file.
-    Fdatasync(String),
+    Fdatasync "fdatasync"(p: String),
     /// Calls sync on the volume.
-    Sync,
+    Sync "sync",
     /// Merges the log into the index.
-    Merge,
+    Merge "merge",
     /// Makes a snapshot of this name.
-    Snapshot(String),
+    Snapshot "snapshot"(name: String),
     /// Makes a branch of this name.
-    Branch(String),
+    Branch "branch"(name: String),
     /// Continues on the branch or snapshot of this name.
-    On(String),
+    On "on"(name: String),
     /// Drops the snapshot of this name; its space is not freed yet.
-    Drop(String),
+    Drop "drop"(name: String),
     /// Takes this many steps of freeing what dropped snapshots have left; all of them if it is 0.
-    Free(u64),
-}
-
-impl fmt::Display for Step {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        use Step::*;
-        match self {
-            Create(p) => write!(f, "create {p}"),
-            CreateWith(p, x, n) => write!(f, "createwith {p} {x} {n}"),
-            Mkdir(p) => write!(f, "mkdir {p}"),
-            Symlink(p, n) => write!(f, "symlink {p} {n}"),
-            Fifo(p) => write!(f, "fifo {p}"),
-            Tmpfile(p) => write!(f, "tmpfile {p}"),
-            Link(p, q) => write!(f, "link {p} {q}"),
-            Unlink(p) => write!(f, "unlink {p}"),
-            UnlinkOpen(p) => write!(f, "unlink-open {p}"),
-            Rmdir(p) => write!(f, "rmdir {p}"),
-            Rename(p, q) => write!(f, "rename {p} {q}"),
-            Exchange(p, q) => write!(f, "exchange {p} {q}"),
-            Whiteout(p, q) => write!(f, "whiteout {p} {q}"),
-            Write(p, at, n) => write!(f, "write {p} {at} {n}"),
-            Append(p, n) => write!(f, "append {p} {n}"),
-            Truncate(p, n) => write!(f, "truncate {p} {n}"),
-            Punch(p, at, n) => write!(f, "punch {p} {at} {n}"),
-            Zero(p, at, n) => write!(f, "zero {p} {at} {n}"),
-            Allocate(p, at, n) => write!(f, "allocate {p} {at} {n}"),
-            Reserve(p, at, n) => write!(f, "reserve {p} {at} {n}"),
-            Chmod(p, mode) => write!(f, "chmod {p} {mode}"),
-            Chattr(p, flags) => write!(f, "chattr {p} {flags}"),
-            Touch(p, secs) => write!(f, "touch {p} {secs}"),
-            SetList(p, mode) => write!(f, "setlist {p} {mode}"),
-            TruncateAs(p, n) => write!(f, "truncate-as {p} {n}"),
-            SetXattr(p, x, n) => write!(f, "setxattr {p} {x} {n}"),
-            SetValue(p, x, n) => write!(f, "setvalue {p} {x} {n}"),
-            RemoveXattr(p, x) => write!(f, "removexattr {p} {x}"),
-            Fsync(p) => write!(f, "fsync {p}"),
-            Fdatasync(p) => write!(f, "fdatasync {p}"),
-            Sync => f.write_str("sync"),
-            Merge => f.write_str("merge"),
-            Snapshot(name) => write!(f, "snapshot {name}"),
-            Branch(name) => write!(f, "branch {name}"),
-            On(name) => write!(f, "on {name}"),
-            Drop(name) => write!(f, "drop {name}"),
-            Free(steps) => write!(f, "free {steps}"),
-        }
-    }
-}
-
-impl FromStr for Step {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("`{text}` is no step");
-        let words: Vec<&str> = text.split_whitespace().collect();
-        let path = |i: usize| words.get(i).map(|w| (*w).to_owned()).ok_or_else(wrong);
-        let number = |i: usize| -> Result<u64, String> {
-            let word = words.get(i).ok_or_else(wrong)?;
-            word.parse().map_err(|_| wrong())
-        };
-        let small = |i: usize| number(i).and_then(|n| u32::try_from(n).map_err(|_| wrong()));
-        Ok(match *words.first().ok_or_else(wrong)? {
-            "create" => Step::Create(path(1)?),
-            "createwith" => Step::CreateWith(path(1)?, path(2)?, small(3)?),
-            "mkdir" => Step::Mkdir(path(1)?),
-            "symlink" => Step::Symlink(path(1)?, small(2)?),
-            "fifo" => Step::Fifo(path(1)?),
-            "tmpfile" => Step::Tmpfile(path(1)?),
-            "link" => Step::Link(path(1)?, path(2)?),
-            "unlink" => Step::Unlink(path(1)?),
-            "unlink-open" => Step::UnlinkOpen(path(1)?),
-            "rmdir" => Step::Rmdir(path(1)?),
-            "rename" => Step::Rename(path(1)?, path(2)?),
-            "exchange" => Step::Exchange(path(1)?, path(2)?),
-            "whiteout" => Step::Whiteout(path(1)?, path(2)?),
-            "write" => Step::Write(path(1)?, number(2)?, small(3)?),
-            "append" => Step::Append(path(1)?, small(2)?),
-            "truncate" => Step::Truncate(path(1)?, number(2)?),
-            "punch" => Step::Punch(path(1)?, number(2)?, number(3)?),
-            "zero" => Step::Zero(path(1)?, number(2)?, number(3)?),
-            "allocate" => Step::Allocate(path(1)?, number(2)?, number(3)?),
-            "reserve" => Step::Reserve(path(1)?, number(2)?, number(3)?),
-            "chmod" => Step::Chmod(path(1)?, small(2)?),
-            "chattr" => Step::Chattr(path(1)?, small(2)?),
-            "touch" => Step::Touch(path(1)?, small(2)?),
-            "setlist" => Step::SetList(path(1)?, small(2)?),
-            "truncate-as" => Step::TruncateAs(path(1)?, number(2)?),
-            "setxattr" => Step::SetXattr(path(1)?, path(2)?, small(3)?),
-            "setvalue" => Step::SetValue(path(1)?, path(2)?, small(3)?),
-            "removexattr" => Step::RemoveXattr(path(1)?, path(2)?),
-            "fsync" => Step::Fsync(path(1)?),
-            "fdatasync" => Step::Fdatasync(path(1)?),
-            "sync" => Step::Sync,
-            "merge" => Step::Merge,
-            "snapshot" => Step::Snapshot(path(1)?),
-            "branch" => Step::Branch(path(1)?),
-            "on" => Step::On(path(1)?),
-            "drop" => Step::Drop(path(1)?),
-            "free" => Step::Free(number(1)?),
-            _ => return Err(wrong()),
-        })
-    }
+    Free "free"(steps: u64),
 }
 
 /// Lengths of values in bytes, in turn: around the smallest that is stored once for several inodes,

@@ -31,18 +31,17 @@ use crate::convert::{Refusal, set_time, type_bits, wire_time};
 use crate::ending::End;
 use crate::messages::{Operation, uncounted};
 use crate::negotiate;
-use crate::ops::{Caller, NewEntry, Ops, caught};
+use crate::ops::{Caller, NewEntry, Ops, Outcome, caught};
 use crate::options::{MountOptions, WriteMode};
 use crate::syncs::Syncs;
 use crate::trees::STALE;
 use crate::waiting::Waiting;
 
 pub use notices::Notices;
-pub use replies::{TTL, attr_reply, entry_reply};
 use replies::{
-    absent, caller, entry, entry_alone, guarded, reply_attr, reply_empty, reply_entry, reply_ioctl,
-    reply_xattr, statx_reply, ttl, writing_back,
+    Answer, absent, caller, entry, entry_alone, guarded, reply_attr, statx_reply, ttl, writing_back,
 };
+pub use replies::{TTL, attr_reply, entry_reply};
 
 /// Requests in rings that wait for the kernel at one time; further ones are refused with `EBUSY`.
 /// They wait until it has written data back, which it does through entries of the same rings: the
@@ -94,6 +93,18 @@ impl Adapter {
         Arc::clone(&self.ops)
     }
 
+    /// Counts a message, runs its operation if new requests are admitted, and replies.
+    fn serve<T>(
+        &self,
+        operation: Operation,
+        ino: u64,
+        reply: impl Answer<T>,
+        op: impl FnOnce(&Ops) -> Outcome<T>,
+    ) {
+        self.ops.received(operation);
+        reply.answer(guarded(&self.ops, operation.name(), ino, || op(&self.ops)));
+    }
+
     /// After an answer about the attributes of an inode, has listings renewed if that pays.
     fn renew_listings(&self, ino: u64) {
         if self.ops.asked(ino) {
@@ -128,7 +139,7 @@ impl Adapter {
             &self.waiting_for_rings
         };
         self.syncs.sync(request, waiting, move |outcome| {
-            reply_empty(reply, outcome.map_err(Errno::from));
+            reply.answer(outcome.map_err(Errno::from));
         });
     }
 }
@@ -266,90 +277,66 @@ impl Server for Adapter {
     }
 
     fn readlink(&self, from: &Header, reply: ReplyData) {
-        self.ops.received(Operation::Readlink);
-        match guarded(&self.ops, "readlink", from.ino, || {
-            self.ops.readlink(from.ino)
-        }) {
-            Ok(target) => reply.data(&target),
-            Err(e) => reply.error(e),
-        }
+        self.serve(Operation::Readlink, from.ino, reply, |ops| {
+            ops.readlink(from.ino)
+        });
     }
 
     fn mknod(&self, from: &Header, new: &NewNode<'_>, reply: ReplyEntry) {
-        self.ops.received(Operation::Mknod);
         // The kernel asks for names that it takes for free: if one exists, a publish or restore has
         // brought it since. On ESTALE it looks again, so an open(2) without O_EXCL opens the file.
-        let outcome = guarded(&self.ops, "mknod", from.ino, || {
-            let made = self.ops.mknod(new_entry(from, new), u64::from(new.rdev));
+        self.serve(Operation::Mknod, from.ino, reply, |ops| {
+            let made = ops.mknod(new_entry(from, new), u64::from(new.rdev));
             made.map_err(|refusal| match refusal {
                 Refusal(libc::EEXIST) => STALE,
                 other => other,
             })
         });
-        reply_entry(reply, outcome);
     }
 
     fn mkdir(&self, from: &Header, new: &NewNode<'_>, reply: ReplyEntry) {
-        self.ops.received(Operation::Mkdir);
         let new = NewEntry {
             mode: new.mode | libc::S_IFDIR,
             ..new_entry(from, new)
         };
-        let outcome = guarded(&self.ops, "mkdir", from.ino, || self.ops.mkdir(new));
-        reply_entry(reply, outcome);
+        self.serve(Operation::Mkdir, from.ino, reply, |ops| ops.mkdir(new));
     }
 
     fn tmpfile(&self, from: &Header, new: &NewNode<'_>, reply: ReplyOpenEntry) {
-        self.ops.received(Operation::Tmpfile);
-        let outcome = guarded(&self.ops, "tmpfile", from.ino, || {
-            self.ops.tmpfile(new_entry(from, new))
-        });
-        match outcome {
-            Ok(made) => reply.entry(&entry(&made)),
-            Err(e) => reply.error(e),
-        }
+        let new = new_entry(from, new);
+        self.serve(Operation::Tmpfile, from.ino, reply, |ops| ops.tmpfile(new));
     }
 
     fn unlink(&self, from: &Header, name: &[u8], reply: ReplyEmpty) {
-        self.ops.received(Operation::Unlink);
-        let outcome = guarded(&self.ops, "unlink", from.ino, || {
-            self.ops.unlink(from.ino, name)
+        self.serve(Operation::Unlink, from.ino, reply, |ops| {
+            ops.unlink(from.ino, name)
         });
-        reply_empty(reply, outcome);
     }
 
     fn rmdir(&self, from: &Header, name: &[u8], reply: ReplyEmpty) {
-        self.ops.received(Operation::Rmdir);
-        let outcome = guarded(&self.ops, "rmdir", from.ino, || {
-            self.ops.rmdir(from.ino, name)
+        self.serve(Operation::Rmdir, from.ino, reply, |ops| {
+            ops.rmdir(from.ino, name)
         });
-        reply_empty(reply, outcome);
     }
 
     fn symlink(&self, from: &Header, name: &[u8], target: &[u8], reply: ReplyEntry) {
-        self.ops.received(Operation::Symlink);
-        let outcome = guarded(&self.ops, "symlink", from.ino, || {
-            self.ops.symlink(caller(from), from.ino, name, target)
+        self.serve(Operation::Symlink, from.ino, reply, |ops| {
+            ops.symlink(caller(from), from.ino, name, target)
         });
-        reply_entry(reply, outcome);
     }
 
     fn rename(&self, from: &Header, rename: &Rename<'_>, reply: ReplyEmpty) {
-        self.ops.received(Operation::Rename);
         let old = (from.ino, rename.name);
         let new = (rename.new_dir, rename.new_name);
-        let outcome = guarded(&self.ops, "rename", from.ino, || {
-            self.ops.rename(caller(from), old, new, rename.flags)
+        self.serve(Operation::Rename, from.ino, reply, |ops| {
+            ops.rename(caller(from), old, new, rename.flags)
         });
-        reply_empty(reply, outcome);
     }
 
     fn link(&self, from: &Header, ino: u64, name: &[u8], reply: ReplyEntry) {
-        self.ops.received(Operation::Link);
-        let outcome = guarded(&self.ops, "link", ino, || {
-            self.ops.link(ino, from.ino, name)
+        self.serve(Operation::Link, ino, reply, |ops| {
+            ops.link(ino, from.ino, name)
         });
-        reply_entry(reply, outcome);
     }
 
     fn read(&self, from: &Header, offset: u64, size: u32, reply: ReplyData) {
@@ -452,18 +439,15 @@ impl Server for Adapter {
     /// The kernel tells whether an access list clears set-group-id: the caller is neither in the
     /// file's group nor has the capability to keep the bit.
     fn setxattr(&self, from: &Header, set: &Setxattr<'_>, reply: ReplyEmpty) {
-        self.ops.received(Operation::Setxattr);
         let kill = if set.kill_sgid {
             KillPrivileges::ByGroup(from.gid)
         } else {
             KillPrivileges::No
         };
         let flags = set.flags.cast_signed();
-        let outcome = guarded(&self.ops, "setxattr", from.ino, || {
-            self.ops
-                .setxattr(kill, from.ino, set.name, set.value, flags)
+        self.serve(Operation::Setxattr, from.ino, reply, |ops| {
+            ops.setxattr(kill, from.ino, set.name, set.value, flags)
         });
-        reply_empty(reply, outcome);
     }
 
     fn getxattr(&self, from: &Header, name: &[u8], reply: ReplyXattr) {
@@ -471,39 +455,33 @@ impl Server for Adapter {
         if control::is_reserved(name) {
             let (ops, name, caller) = (self.ops(), name.to_vec(), caller(from));
             return self.waiting.run_elsewhere(move |_under_way| {
-                let outcome = guarded(&ops, "control", ino, || ops.answer(caller, &name));
-                reply_xattr(reply, outcome);
+                reply.answer(guarded(&ops, "control", ino, || ops.answer(caller, &name)));
             });
         }
-        self.ops.received(Operation::Getxattr);
-        let outcome = guarded(&self.ops, "getxattr", ino, || self.ops.getxattr(ino, name));
-        reply_xattr(reply, outcome);
+        self.serve(Operation::Getxattr, ino, reply, |ops| {
+            ops.getxattr(ino, name)
+        });
     }
 
     fn listxattr(&self, from: &Header, reply: ReplyXattr) {
-        self.ops.received(Operation::Listxattr);
-        let outcome = guarded(&self.ops, "listxattr", from.ino, || {
-            self.ops.listxattr(caller(from), from.ino)
+        self.serve(Operation::Listxattr, from.ino, reply, |ops| {
+            ops.listxattr(caller(from), from.ino)
         });
-        reply_xattr(reply, outcome);
     }
 
     fn removexattr(&self, from: &Header, name: &[u8], reply: ReplyEmpty) {
-        self.ops.received(Operation::Removexattr);
-        let outcome = guarded(&self.ops, "removexattr", from.ino, || {
-            self.ops.removexattr(from.ino, name)
+        self.serve(Operation::Removexattr, from.ino, reply, |ops| {
+            ops.removexattr(from.ino, name)
         });
-        reply_empty(reply, outcome);
     }
 
     fn fallocate(&self, from: &Header, range: &Fallocate, reply: ReplyEmpty) {
         self.ops.received(Operation::Fallocate);
         let (ops, caller, ino, range) = (self.ops(), caller(from), from.ino, *range);
         self.working.run_elsewhere(move |_under_way| {
-            let outcome = guarded(&ops, "fallocate", ino, || {
+            reply.answer(guarded(&ops, "fallocate", ino, || {
                 ops.fallocate(caller, ino, range.offset, range.length, range.mode)
-            });
-            reply_empty(reply, outcome);
+            }));
         });
     }
 
@@ -519,11 +497,9 @@ impl Server for Adapter {
         };
         self.waiting.run_elsewhere(move |_under_way| {
             let _one = one;
-            let outcome = guarded(&ops, "lseek", ino, || ops.seek(ino, offset, whence));
-            match outcome {
-                Ok(found) => reply.offset(found.cast_unsigned()),
-                Err(e) => reply.error(e),
-            }
+            reply.answer(guarded(&ops, "lseek", ino, || {
+                ops.seek(ino, offset, whence)
+            }));
         });
     }
 
@@ -537,7 +513,7 @@ impl Server for Adapter {
             Err(refused) => reply.error(refused.into()),
             Ok(ioctls::Ioctl::Get(form)) => {
                 let flags = guarded(&self.ops, "ioctl", ino, || self.ops.flags(ino));
-                reply_ioctl(reply, flags.map(|flags| form.bytes(flags)));
+                reply.answer(flags.map(|flags| form.bytes(flags)));
             }
             Ok(ioctls::Ioctl::Set(flags)) => {
                 let ops = self.ops();
@@ -548,7 +524,7 @@ impl Server for Adapter {
                 self.waiting.run_elsewhere(move |_under_way| {
                     let _one = one;
                     let set = guarded(&ops, "ioctl", ino, || ops.set_flags(ino, flags));
-                    reply_ioctl(reply, set.map(|()| Vec::new()));
+                    reply.answer(set.map(|()| Vec::new()));
                 });
             }
         }
@@ -560,13 +536,9 @@ impl Server for Adapter {
         let target = (copy.to, copy.to_offset);
         let (ops, caller) = (self.ops(), caller(from));
         self.working.run_elsewhere(move |_under_way| {
-            let outcome = guarded(&ops, "copy_file_range", source.0, || {
+            reply.answer(guarded(&ops, "copy_file_range", source.0, || {
                 ops.copy_range(caller, source, target, length)
-            });
-            match outcome {
-                Ok(copied) => reply.copied(copied),
-                Err(e) => reply.error(e),
-            }
+            }));
         });
     }
 }

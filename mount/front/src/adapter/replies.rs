@@ -8,7 +8,10 @@ use std::time::Duration;
 use cairnfs_disk::format::ROOT_INO;
 use cairnfs_disk::types::{Attr, EntryRef};
 use cairnfs_transport::abi::{AttrOut, EntryOut, StatxOut};
-use cairnfs_transport::reply::{ReplyAttr, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyXattr};
+use cairnfs_transport::reply::{
+    ReplyAttr, ReplyCopied, ReplyData, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek,
+    ReplyOpenEntry, ReplyXattr,
+};
 use cairnfs_transport::{Errno, Header, abi};
 
 use crate::admission::Purpose;
@@ -130,11 +133,34 @@ pub(super) fn caller(from: &Header) -> Caller {
     }
 }
 
-pub(super) fn reply_empty(reply: ReplyEmpty, outcome: Result<(), Errno>) {
-    match outcome {
-        Ok(()) => reply.ok(),
-        Err(e) => reply.error(e),
-    }
+/// A reply with the result of an operation.
+pub(super) trait Answer<T> {
+    fn answer(self, outcome: Result<T, Errno>);
+}
+
+macro_rules! answers {
+    ($($reply:ident($result:ident: $type:ty) => |$to:ident| $answer:expr;)*) => {
+        $(impl Answer<$type> for $reply {
+            fn answer(self, outcome: Result<$type, Errno>) {
+                let $to = self;
+                match outcome {
+                    Ok($result) => $answer,
+                    Err(e) => $to.error(e),
+                }
+            }
+        })*
+    };
+}
+
+answers! {
+    ReplyCopied(length: u32) => |reply| reply.copied(length);
+    ReplyData(target: Vec<u8>) => |reply| reply.data(&target);
+    ReplyEmpty(_done: ()) => |reply| reply.ok();
+    ReplyEntry(found: Found) => |reply| reply.entry(&entry(&found));
+    ReplyIoctl(bytes: Vec<u8>) => |reply| reply.data(&bytes);
+    ReplyLseek(found: i64) => |reply| reply.offset(found.cast_unsigned());
+    ReplyOpenEntry(made: Found) => |reply| reply.entry(&entry(&made));
+    ReplyXattr(value: Vec<u8>) => |reply| reply.value(&value);
 }
 
 /// How long the kernel may cache attributes of a reply to SETATTR. While the mount is being ended
@@ -154,27 +180,6 @@ pub(super) fn reply_attr(
 ) {
     match outcome {
         Ok(attr) => reply.attr(&attr_reply(file_attr(node, &attr), ttl)),
-        Err(e) => reply.error(e),
-    }
-}
-
-pub(super) fn reply_entry(reply: ReplyEntry, outcome: Result<Found, Errno>) {
-    match outcome {
-        Ok(found) => reply.entry(&entry(&found)),
-        Err(e) => reply.error(e),
-    }
-}
-
-pub(super) fn reply_ioctl(reply: ReplyIoctl, outcome: Result<Vec<u8>, Errno>) {
-    match outcome {
-        Ok(bytes) => reply.data(&bytes),
-        Err(e) => reply.error(e),
-    }
-}
-
-pub(super) fn reply_xattr(reply: ReplyXattr, outcome: Result<Vec<u8>, Errno>) {
-    match outcome {
-        Ok(value) => reply.value(&value),
         Err(e) => reply.error(e),
     }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use cairnfs_transport::Transport;
 
-use super::values::{check_source, parse_count, parse_interval, parse_seconds, parse_size};
+use super::values::{check_source, parse_count, parse_interval, parse_seconds, parse_size, unless};
 
 /// When the kernel sends written data to the daemon.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -167,455 +167,184 @@ pub(super) struct Row {
 
 use Meaning::{Flag, Refused, Rule, Value};
 
+/// A word and what it does: `"word" => |options| …`, or `"word" = |options, value| …` if it has a
+/// value.
+macro_rules! word {
+    ($word:literal => |$o:ident| $do:expr) => {
+        ($word, Flag(|$o| $do))
+    };
+    ($word:literal = |$o:ident, $value:ident| $do:expr) => {
+        (
+            $word,
+            Value(|$o, $value| {
+                $do;
+                Ok(())
+            }),
+        )
+    };
+    ($word:literal $meaning:expr) => {
+        ($word, $meaning)
+    };
+}
+
+/// Rows: the user, what is shown, the default, the help, and the words.
+macro_rules! table {
+    ($($user:ident $shown:literal [$default:literal] $help:literal { $(($($word:tt)+))* })*) => {
+        &[$(Row {
+            shown: $shown,
+            default: $default,
+            user: User::$user,
+            help: $help,
+            words: &[$(word!($($word)+)),*],
+        }),*]
+    };
+}
+
 /// All options, in the order of the help.
-pub(super) const TABLE: &[Row] = &[
-    Row {
-        shown: "ro, rw",
-        default: "rw",
-        user: User::Flags,
-        help: "read-only, or read and write. The volume is not written with ro: after a \
-               crash, a log that needs more memory than the cache is recovered into a \
-               temporary file in TMPDIR",
-        words: &[
-            ("ro", Flag(|o| o.read_only = true)),
-            ("rw", Flag(|o| o.read_only = false)),
-        ],
-    },
-    Row {
-        shown: "branch=NAME",
-        default: "main",
-        user: User::Daemon,
-        help: "the branch NAME, or a snapshot, which is read-only; also beside other mounts \
-               of the volume, which share cache=, durability=, write= and discarding with the \
-               first one",
-        words: &[(
-            "branch",
-            Value(|o, v| {
-                if v.is_empty() {
-                    return Err("the name is empty".into());
-                }
-                o.branch = Some(v.to_owned());
-                Ok(())
-            }),
-        )],
-    },
-    Row {
-        shown: "allow_other",
-        default: "",
-        user: User::Front,
-        help: "let other users access the mount, as the modes of files permit",
-        words: &[
-            ("allow_other", Flag(|o| o.allow_other = true)),
-            (
-                "allow_root",
-                Refused("allow_root is not supported: use allow_other"),
-            ),
-        ],
-    },
-    Row {
-        shown: "write=through",
-        default: "write=through",
-        user: User::Front,
-        help: "send data to the daemon in each write(2), which itself reports a full volume",
-        words: &[(
-            "write",
-            Value(|o, v| {
-                o.write = match v {
-                    "through" => WriteMode::Through,
-                    "back" => WriteMode::Back,
-                    _ => return Err("neither through nor back".into()),
-                };
-                Ok(())
-            }),
-        )],
-    },
-    Row {
-        shown: "write=back",
-        default: "",
-        user: User::Front,
-        help: "let the kernel keep data until a file is closed or synced, or for about 30 \
-               seconds: faster for small writes without a sync, but close and fsync report a \
-               full volume",
-        words: &[],
-    },
-    Row {
-        shown: "durability=SECONDS",
-        default: "5",
-        user: User::Engine,
-        help: "make data that has reached the daemon durable by a sync that begins this long \
-               after the last one; 0: on request only. Data written through a mapping reaches \
-               it with msync and munmap",
-        words: &[(
-            "durability",
-            Value(|o, v| {
-                let interval = parse_seconds(v)?;
-                o.durability = Some((!interval.is_zero()).then_some(interval));
-                Ok(())
-            }),
-        )],
-    },
-    Row {
-        shown: "snapshots=TIME",
-        default: "0",
-        user: User::Daemon,
-        help: "make a snapshot of the branch by itself, each time that this long has passed \
-               and it has changed: 30s, 5m, 1h, 1d; 0: none",
-        words: &[(
-            "snapshots",
-            Value(|o, v| {
-                let interval = parse_interval(v)?;
-                o.snapshots = (!interval.is_zero()).then_some(interval);
-                Ok(())
-            }),
-        )],
-    },
-    Row {
-        shown: "keep=N",
-        default: "24",
-        user: User::Daemon,
-        help: "how many of these are kept; before there is no space, the oldest are dropped",
-        words: &[(
-            "keep",
-            Value(|o, v| {
-                o.keep = parse_count(v, 10_000)?;
-                Ok(())
-            }),
-        )],
-    },
-    Row {
-        shown: "backup=URL",
-        default: "",
-        user: User::Daemon,
-        help: "store what has changed in a backup (`cairnfs backup`), again and again while \
-               the volume is mounted; an option of the first mount",
-        words: &[(
-            "backup",
-            Value(|o, v| {
-                if !v.starts_with('/') && !v.contains("://") {
-                    return Err("neither a URL nor a path that begins with /".into());
-                }
-                o.backup = Some(v.to_owned());
-                Ok(())
-            }),
-        )],
-    },
-    Row {
-        shown: "interval=TIME",
-        default: "5s",
-        user: User::Daemon,
-        help: "how long after one moment of it the next one is stored",
-        words: &[(
-            "interval",
-            Value(|o, v| {
-                let interval = parse_interval(v)?;
-                if interval.is_zero() {
-                    return Err("at least 1s".into());
-                }
-                o.interval = Some(interval);
-                Ok(())
-            }),
-        )],
-    },
-    Row {
-        shown: "backup-wait=SECONDS",
-        default: "20",
-        user: User::Daemon,
-        help: "how long the end of the last mount waits for a last moment of it; 0: none is \
-               stored then",
-        words: &[(
-            "backup-wait",
-            Value(|o, v| {
-                o.backup_wait = Some(parse_seconds(v)?);
-                Ok(())
-            }),
-        )],
-    },
-    Row {
-        shown: "backup-sync[=SECONDS]",
-        default: "",
-        user: User::Daemon,
-        help: "fsync returns when what it made durable is in the backup, too, and fails (EIO) \
-               if it is not within this time (60 without a number) or cannot be stored; it is \
-               durable in the volume then",
-        words: &[
-            (
-                "backup-sync",
-                Flag(|o| o.backup_sync = Some(Duration::from_secs(60))),
-            ),
-            (
-                "backup-sync",
-                Value(|o, v| {
-                    let limit = parse_seconds(v)?;
-                    if limit.is_zero() {
-                        return Err("more than 0 seconds".into());
-                    }
-                    o.backup_sync = Some(limit);
-                    Ok(())
-                }),
-            ),
-        ],
-    },
-    Row {
-        shown: "backup-keep-last=N, backup-keep-hourly=N, -daily, -weekly, -monthly, -yearly, backup-keep-within=TIME",
-        default: "",
-        user: User::Daemon,
-        help: "remove the moments that none of these rules keeps, as `cairnfs backup prune` \
-               does. Without any, those that mounts have stored are thinned out: the last \
-               1000 stay, the last one of each minute for a day and of each hour for two \
-               weeks, counted where there are any, and one of each day",
-        words: &[
-            ("backup-keep-last", Rule),
-            ("backup-keep-hourly", Rule),
-            ("backup-keep-daily", Rule),
-            ("backup-keep-weekly", Rule),
-            ("backup-keep-monthly", Rule),
-            ("backup-keep-yearly", Rule),
-            ("backup-keep-within", Rule),
-        ],
-    },
-    Row {
-        shown: "backup-keep-all",
-        default: "",
-        user: User::Daemon,
-        help: "remove none; when no further one can be named, none is stored",
-        words: &[("backup-keep-all", Rule)],
-    },
-    Row {
-        shown: "backup-grace=TIME",
-        default: "1h",
-        user: User::Daemon,
-        help: "how long the contents of removed moments stay for programs that read them",
-        words: &[(
-            "backup-grace",
-            Value(|o, v| {
-                o.backup_grace = Some(parse_interval(v)?);
-                Ok(())
-            }),
-        )],
-    },
-    Row {
-        shown: "backup-recipient=AGE1",
-        default: "",
-        user: User::Daemon,
-        help: "encrypt a new backup for this age recipient, and refuse one that is not \
-               encrypted for it",
-        words: &[(
-            "backup-recipient",
-            Value(|o, v| {
-                if v.is_empty() {
-                    return Err("the recipient is empty".into());
-                }
-                o.backup_recipient = Some(v.to_owned());
-                Ok(())
-            }),
-        )],
-    },
-    Row {
-        shown: "cache=SIZE",
-        default: "an eighth of the memory that the process may use, control groups considered, from 64M to 4G",
-        user: User::Engine,
-        help: "memory for caches and unwritten changes, such as 512M; at least 8M",
-        words: &[(
-            "cache",
-            Value(|o, v| {
-                let bytes = parse_size(v)?;
-                if bytes < 8 << 20 {
-                    return Err("less than 8M".into());
-                }
-                o.cache = Some(usize::try_from(bytes).map_err(|_| "too large")?);
-                Ok(())
-            }),
-        )],
-    },
-    Row {
-        shown: "btime, nobtime",
-        default: "nobtime",
-        user: User::Front,
-        help: "report times of birth (statx(2)), or do not. Programs that ask for them with \
-               every stat, as those of Rust and Node.js do, then cost one message more for \
-               each file",
-        words: &[
-            ("btime", Flag(|o| o.birth_times = true)),
-            ("nobtime", Flag(|o| o.birth_times = false)),
-        ],
-    },
-    Row {
-        shown: "threads=N",
-        default: "one for each processor, from 2 to 16",
-        user: User::Front,
-        help: "event loops",
-        words: &[(
-            "threads",
-            Value(|o, v| {
-                o.threads = Some(parse_count(v, 256)?);
-                Ok(())
-            }),
-        )],
-    },
-    Row {
-        shown: "transport=auto",
-        default: "transport=auto",
-        user: User::Front,
-        help: "exchange messages with the kernel over io_uring if it offers that (Linux 6.14; \
-               root enables it by the parameter enable_uring of the module fuse), and over \
-               /dev/fuse otherwise",
-        words: &[(
-            "transport",
-            Value(|o, v| {
-                o.transport = match v {
-                    "auto" => Transport::Auto,
-                    "dev" => Transport::Dev,
-                    "ring" => Transport::Ring,
-                    _ => return Err("neither auto, dev nor ring".into()),
-                };
-                Ok(())
-            }),
-        )],
-    },
-    Row {
-        shown: "transport=dev",
-        default: "",
-        user: User::Front,
-        help: "use /dev/fuse",
-        words: &[],
-    },
-    Row {
-        shown: "transport=ring",
-        default: "",
-        user: User::Front,
-        help: "as auto, and log why if it is /dev/fuse",
-        words: &[],
-    },
-    Row {
-        shown: "grace=SECONDS",
-        default: "60",
-        user: User::Front,
-        help: "how long open files are still served after a signal ends the mount",
-        words: &[(
-            "grace",
-            Value(|o, v| {
-                o.grace = parse_seconds(v)?;
-                Ok(())
-            }),
-        )],
-    },
-    Row {
-        shown: "ro,norecovery",
-        default: "",
-        user: User::Engine,
-        help: "do not replay the log: show the state of the last merge if the log or the \
-               newest superblock is damaged (noload is the same)",
-        words: &[
-            ("norecovery", Flag(|o| o.recovery = false)),
-            ("noload", Flag(|o| o.recovery = false)),
-        ],
-    },
-    Row {
-        shown: "discard, nodiscard",
-        default: "discard",
-        user: User::Engine,
-        help: "discard freed space on the device, or do not",
-        words: &[
-            ("discard", Flag(|o| o.discard = true)),
-            ("nodiscard", Flag(|o| o.discard = false)),
-        ],
-    },
-    Row {
-        shown: "dev, suid, noexec",
-        default: "",
-        user: User::Flags,
-        help: "as for mount(8). The default is no devices and no set-id bits, but both if \
-               root mounts by mount(8) or fstab",
-        words: &[
-            ("dev", Flag(|o| o.dev = true)),
-            ("nodev", Flag(|o| o.dev = false)),
-            ("suid", Flag(|o| o.suid = true)),
-            ("nosuid", Flag(|o| o.suid = false)),
-            ("exec", Flag(|o| o.exec = true)),
-            ("noexec", Flag(|o| o.exec = false)),
-        ],
-    },
-    Row {
-        shown: "defaults",
-        default: "",
-        user: User::Flags,
-        help: "rw, dev, suid, exec and async",
-        words: &[(
-            "defaults",
-            Flag(|o| {
-                o.read_only = false;
-                o.dev = true;
-                o.suid = true;
-                o.exec = true;
-                o.sync = false;
-            }),
-        )],
-    },
-    Row {
-        shown: "sync, async",
-        default: "async",
-        user: User::Flags,
-        help: "make the data of write(2) durable before it returns, or do not; not names",
-        words: &[
-            ("sync", Flag(|o| o.sync = true)),
-            ("async", Flag(|o| o.sync = false)),
-        ],
-    },
-    Row {
-        shown: "remount",
-        default: "",
-        user: User::Flags,
-        help: "change the flags of the mount on DIR, which may be given without a VOLUME \
-               (root only): ro, rw, dev, suid, exec, sync and their opposites; all others \
-               stay. With ro, everything is made durable. A volume mounted with ro cannot \
-               become rw",
-        words: &[("remount", Flag(|o| o.remount = true))],
-    },
-    Row {
-        shown: "fsname=NAME",
-        default: "the path of the volume",
-        user: User::Front,
-        help: "the source in the table of mounts",
-        words: &[(
-            "fsname",
-            Value(|o, v| {
-                check_source(v)?;
-                o.source = Some(v.into());
-                Ok(())
-            }),
-        )],
-    },
-    Row {
-        shown: "",
-        default: "",
-        user: User::Front,
-        help: "",
-        words: &[(
-            "subtype",
-            Value(|_, v| {
-                if v == "cairnfs" {
-                    Ok(())
-                } else {
-                    Err("the subtype is always cairnfs".into())
-                }
-            }),
-        )],
-    },
+pub(super) const TABLE: &[Row] = table! {
+    Flags "ro, rw" ["rw"]
+        "read-only, or read and write. The volume is not written with ro: after a crash, a log that needs more \
+         memory than the cache is recovered into a temporary file in TMPDIR"
+        { ("ro" => |o| o.read_only = true) ("rw" => |o| o.read_only = false) }
+    Daemon "branch=NAME" ["main"]
+        "the branch NAME, or a snapshot, which is read-only; also beside other mounts of the volume, which share \
+         cache=, durability=, write= and discarding with the first one"
+        { ("branch" = |o, v| o.branch = Some(unless(v.is_empty(), v, "the name is empty")?.to_owned())) }
+    Front "allow_other" [""]
+        "let other users access the mount, as the modes of files permit"
+        { ("allow_other" => |o| o.allow_other = true)
+          ("allow_root" Refused("allow_root is not supported: use allow_other")) }
+    Front "write=through" ["write=through"]
+        "send data to the daemon in each write(2), which itself reports a full volume"
+        { ("write" = |o, v| o.write = match v {
+            "through" => WriteMode::Through,
+            "back" => WriteMode::Back,
+            _ => return Err("neither through nor back".into()),
+        }) }
+    Front "write=back" [""]
+        "let the kernel keep data until a file is closed or synced, or for about 30 seconds: faster for small \
+         writes without a sync, but close and fsync report a full volume"
+        {}
+    Engine "durability=SECONDS" ["5"]
+        "make data that has reached the daemon durable by a sync that begins this long after the last one; 0: on \
+         request only. Data written through a mapping reaches it with msync and munmap"
+        { ("durability" = |o, v| o.durability = Some(Some(parse_seconds(v)?).filter(|t| !t.is_zero()))) }
+    Daemon "snapshots=TIME" ["0"]
+        "make a snapshot of the branch by itself, each time that this long has passed and it has changed: 30s, \
+         5m, 1h, 1d; 0: none"
+        { ("snapshots" = |o, v| o.snapshots = Some(parse_interval(v)?).filter(|t| !t.is_zero())) }
+    Daemon "keep=N" ["24"]
+        "how many of these are kept; before there is no space, the oldest are dropped"
+        { ("keep" = |o, v| o.keep = parse_count(v, 10_000)?) }
+    Daemon "backup=URL" [""]
+        "store what has changed in a backup (`cairnfs backup`), again and again while the volume is mounted; an \
+         option of the first mount"
+        { ("backup" = |o, v| {
+            let neither = !v.starts_with('/') && !v.contains("://");
+            o.backup = Some(unless(neither, v, "neither a URL nor a path that begins with /")?.to_owned());
+        }) }
+    Daemon "interval=TIME" ["5s"]
+        "how long after one moment of it the next one is stored"
+        { ("interval" = |o, v| {
+            let interval = parse_interval(v)?;
+            o.interval = Some(unless(interval.is_zero(), interval, "at least 1s")?);
+        }) }
+    Daemon "backup-wait=SECONDS" ["20"]
+        "how long the end of the last mount waits for a last moment of it; 0: none is stored then"
+        { ("backup-wait" = |o, v| o.backup_wait = Some(parse_seconds(v)?)) }
+    Daemon "backup-sync[=SECONDS]" [""]
+        "fsync returns when what it made durable is in the backup, too, and fails (EIO) if it is not within this \
+         time (60 without a number) or cannot be stored; it is durable in the volume then"
+        { ("backup-sync" => |o| o.backup_sync = Some(Duration::from_secs(60)))
+          ("backup-sync" = |o, v| {
+            let limit = parse_seconds(v)?;
+            o.backup_sync = Some(unless(limit.is_zero(), limit, "more than 0 seconds")?);
+        }) }
+    Daemon "backup-keep-last=N, backup-keep-hourly=N, -daily, -weekly, -monthly, -yearly, backup-keep-within=TIME" [""]
+        "remove the moments that none of these rules keeps, as `cairnfs backup prune` does. Without any, those \
+         that mounts have stored are thinned out: the last 1000 stay, the last one of each minute for a day and \
+         of each hour for two weeks, counted where there are any, and one of each day"
+        { ("backup-keep-last" Rule) ("backup-keep-hourly" Rule) ("backup-keep-daily" Rule)
+          ("backup-keep-weekly" Rule) ("backup-keep-monthly" Rule) ("backup-keep-yearly" Rule)
+          ("backup-keep-within" Rule) }
+    Daemon "backup-keep-all" [""]
+        "remove none; when no further one can be named, none is stored"
+        { ("backup-keep-all" Rule) }
+    Daemon "backup-grace=TIME" ["1h"]
+        "how long the contents of removed moments stay for programs that read them"
+        { ("backup-grace" = |o, v| o.backup_grace = Some(parse_interval(v)?)) }
+    Daemon "backup-recipient=AGE1" [""]
+        "encrypt a new backup for this age recipient, and refuse one that is not encrypted for it"
+        { ("backup-recipient" = |o, v| {
+            o.backup_recipient = Some(unless(v.is_empty(), v, "the recipient is empty")?.to_owned());
+        }) }
+    Engine "cache=SIZE"
+        ["an eighth of the memory that the process may use, control groups considered, from 64M to 4G"]
+        "memory for caches and unwritten changes, such as 512M; at least 8M"
+        { ("cache" = |o, v| {
+            let bytes = parse_size(v)?;
+            let bytes = unless(bytes < 8 << 20, bytes, "less than 8M")?;
+            o.cache = Some(usize::try_from(bytes).map_err(|_| "too large")?);
+        }) }
+    Front "btime, nobtime" ["nobtime"]
+        "report times of birth (statx(2)), or do not. Programs that ask for them with every stat, as those of \
+         Rust and Node.js do, then cost one message more for each file"
+        { ("btime" => |o| o.birth_times = true) ("nobtime" => |o| o.birth_times = false) }
+    Front "threads=N" ["one for each processor, from 2 to 16"]
+        "event loops"
+        { ("threads" = |o, v| o.threads = Some(parse_count(v, 256)?)) }
+    Front "transport=auto" ["transport=auto"]
+        "exchange messages with the kernel over io_uring if it offers that (Linux 6.14; root enables it by the \
+         parameter enable_uring of the module fuse), and over /dev/fuse otherwise"
+        { ("transport" = |o, v| o.transport = match v {
+            "auto" => Transport::Auto,
+            "dev" => Transport::Dev,
+            "ring" => Transport::Ring,
+            _ => return Err("neither auto, dev nor ring".into()),
+        }) }
+    Front "transport=dev" [""] "use /dev/fuse" {}
+    Front "transport=ring" [""] "as auto, and log why if it is /dev/fuse" {}
+    Front "grace=SECONDS" ["60"]
+        "how long open files are still served after a signal ends the mount"
+        { ("grace" = |o, v| o.grace = parse_seconds(v)?) }
+    Engine "ro,norecovery" [""]
+        "do not replay the log: show the state of the last merge if the log or the newest superblock is damaged \
+         (noload is the same)"
+        { ("norecovery" => |o| o.recovery = false) ("noload" => |o| o.recovery = false) }
+    Engine "discard, nodiscard" ["discard"]
+        "discard freed space on the device, or do not"
+        { ("discard" => |o| o.discard = true) ("nodiscard" => |o| o.discard = false) }
+    Flags "dev, suid, noexec" [""]
+        "as for mount(8). The default is no devices and no set-id bits, but both if root mounts by mount(8) or \
+         fstab"
+        { ("dev" => |o| o.dev = true) ("nodev" => |o| o.dev = false)
+          ("suid" => |o| o.suid = true) ("nosuid" => |o| o.suid = false)
+          ("exec" => |o| o.exec = true) ("noexec" => |o| o.exec = false) }
+    Flags "defaults" [""]
+        "rw, dev, suid, exec and async"
+        { ("defaults" => |o| {
+            (o.read_only, o.sync) = (false, false);
+            (o.dev, o.suid, o.exec) = (true, true, true);
+        }) }
+    Flags "sync, async" ["async"]
+        "make the data of write(2) durable before it returns, or do not; not names"
+        { ("sync" => |o| o.sync = true) ("async" => |o| o.sync = false) }
+    Flags "remount" [""]
+        "change the flags of the mount on DIR, which may be given without a VOLUME (root only): ro, rw, dev, \
+         suid, exec, sync and their opposites; all others stay. With ro, everything is made durable. A volume \
+         mounted with ro cannot become rw"
+        { ("remount" => |o| o.remount = true) }
+    Front "fsname=NAME" ["the path of the volume"]
+        "the source in the table of mounts"
+        { ("fsname" = |o, v| o.source = Some(check_source(v)?.into())) }
+    Front "" [""] ""
+        { ("subtype" = |_o, v| { unless(v != "cairnfs", v, "the subtype is always cairnfs")?; }) }
     // Access times change only by explicit requests (`utimensat(2)`).
-    Row {
-        shown: "",
-        default: "",
-        user: User::Nothing,
-        help: "",
-        words: &[
-            ("atime", Flag(|o| o.access_times = true)),
-            ("relatime", Flag(|o| o.access_times = true)),
-            ("strictatime", Flag(|o| o.access_times = true)),
-            ("diratime", Flag(|o| o.access_times = true)),
-            ("noatime", Flag(|o| o.access_times = false)),
-        ],
-    },
-];
+    Nothing "" [""] ""
+        { ("atime" => |o| o.access_times = true) ("relatime" => |o| o.access_times = true)
+          ("strictatime" => |o| o.access_times = true) ("diratime" => |o| o.access_times = true)
+          ("noatime" => |o| o.access_times = false) }
+};
 
 /// Words of fstab that are for mount(8) or systemd, and words for fixed behaviour: the kernel always
 /// checks permissions, reads never change access times, access lists and attributes of users are

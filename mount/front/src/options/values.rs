@@ -7,13 +7,18 @@ use std::time::Duration;
 /// Maximum length of the source in mount(2), in bytes.
 const SOURCE_MAX: usize = 4095;
 
+/// Refuses a value if `wrong`.
+pub(super) fn unless<T>(wrong: bool, value: T, why: &'static str) -> Result<T, &'static str> {
+    if wrong { Err(why) } else { Ok(value) }
+}
+
 /// Refuses a name that the table of mounts cannot show.
-pub(super) fn check_source(name: &str) -> Result<(), &'static str> {
+pub(super) fn check_source(name: &str) -> Result<&str, &'static str> {
     match name {
         "" => Err("the name is empty"),
         _ if name.len() > SOURCE_MAX => Err("the name is longer than 4095 bytes"),
         _ if name.chars().any(char::is_control) => Err("the name has control characters"),
-        _ => Ok(()),
+        _ => Ok(name),
     }
 }
 

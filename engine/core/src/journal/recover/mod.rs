@@ -203,9 +203,6 @@ fn check_generation(superblock: &Superblock, chain: &Chain) -> Result<()> {
 
 /// Calls `each` with the entries of all records that can be read of what is lost. Such records need
 /// not be whole contexts, and what they say may have been changed by records that cannot be read.
-///
-/// # Errors
-/// The device's failure.
 pub fn read_lost(
     device: &dyn Device,
     superblock: &Superblock,

@@ -199,27 +199,18 @@ impl Core {
     }
 
     /// Ends a capture of which everything was shipped.
-    ///
-    /// # Errors
-    /// A damaged bitmap.
     pub fn shipped(&self, capture: &Capture) -> Result<()> {
         self.space.compare_images_with(&capture.pinned);
         self.end_capture(capture)
     }
 
     /// Ends a capture, if it has not given way.
-    ///
-    /// # Errors
-    /// A damaged bitmap.
     pub fn end_capture(&self, capture: &Capture) -> Result<()> {
         let ended = self.space.unpin(&capture.pinned, self.discard);
         ended.inspect_err(|error| self.storage.fail(error.clone()))
     }
 
     /// Ends the capture that there is, for want of space. Returns whether that freed anything.
-    ///
-    /// # Errors
-    /// A damaged bitmap.
     pub fn break_capture(&self) -> Result<bool> {
         let ended = self.space.unpin_image(self.discard);
         ended.inspect_err(|error| self.storage.fail(error.clone()))

@@ -99,9 +99,6 @@ pub fn count_attributes(ino: u64, item: &Item) -> Result<usize> {
 
 impl ItemStore {
     /// The value of the attribute `name`, whose hash is `hash`. The caller holds the inode's lock.
-    ///
-    /// # Errors
-    /// A damaged volume, the device's failure.
     pub fn attribute(
         &self,
         inode: &Inode,
@@ -134,9 +131,6 @@ impl ItemStore {
 
     /// The attributes whose names have the hash, and whether they were found below the current set.
     /// The caller holds the inode's lock.
-    ///
-    /// # Errors
-    /// A damaged volume, the device's failure.
     pub fn attributes(
         &self,
         inode: &Inode,
@@ -151,9 +145,6 @@ impl ItemStore {
 
     /// Calls `each` with the hash and the name of every attribute. The caller holds the inode's
     /// lock.
-    ///
-    /// # Errors
-    /// A damaged volume, the device's failure.
     pub fn attribute_names(
         &self,
         inode: &Inode,
@@ -169,9 +160,6 @@ impl ItemStore {
     }
 
     /// The bytes of a value. The caller holds the lock of the inode in which it found the value.
-    ///
-    /// # Errors
-    /// A damaged volume, the device's failure.
     pub fn held(&self, held: AttributeValue) -> Result<Vec<u8>> {
         let place = match held {
             AttributeValue::Bytes(bytes) => return Ok(bytes),

@@ -226,9 +226,6 @@ impl ItemStore {
 
     /// As [`Self::in_index`], of a lookup that goes over what cannot be read and tells the first
     /// such error. Returns that error as well.
-    ///
-    /// # Errors
-    /// Those of `look`.
     fn over_damage<R>(
         &self,
         mut look: impl FnMut(&Tree, &mut Option<Error>) -> Result<R>,
@@ -267,9 +264,6 @@ impl ItemStore {
 
     /// Whether there may be an inode of that number: it is in memory, where it may have been
     /// deleted, or in the index. A number without an inode is not added to the table.
-    ///
-    /// # Errors
-    /// A damaged volume, the device's failure.
     pub fn may_exist(&self, ino: u64) -> Result<bool> {
         if self.table.peek(ino).is_some() {
             return Ok(true);
@@ -281,9 +275,6 @@ impl ItemStore {
 
     /// The attributes of an inode that is not in memory, if the table is full. So a walk through
     /// more files than the table holds does not evict those in use.
-    ///
-    /// # Errors
-    /// A damaged volume, the device's failure.
     pub fn glance(&self, ino: u64) -> Result<Option<Attrs>> {
         if !self.table.is_full_without(ino) {
             return Ok(None);
@@ -295,9 +286,6 @@ impl ItemStore {
     }
 
     /// Loads the attributes of an inode, if it exists.
-    ///
-    /// # Errors
-    /// A damaged volume, the device's failure.
     pub fn load(&self, inode: &Inode, state: &mut InodeState) -> Result<()> {
         if state.loaded {
             return Ok(());
@@ -315,9 +303,6 @@ impl ItemStore {
 
     /// Loads the attributes as they were committed last, in place of others that nothing can commit
     /// any more.
-    ///
-    /// # Errors
-    /// A damaged volume, the device's failure.
     pub fn load_again(&self, inode: &Inode, state: &mut InodeState) -> Result<()> {
         let committed = self.item(inode, state, Kind::Inode, 0)?;
         let decode = |item: Item| Attrs::decode(inode.ino, &item.value);

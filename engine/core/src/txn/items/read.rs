@@ -99,9 +99,6 @@ impl Start {
 
 impl ItemStore {
     /// An item of an inode whose lock the caller holds.
-    ///
-    /// # Errors
-    /// A damaged volume, the device's failure.
     pub fn item(
         &self,
         inode: &Inode,
@@ -193,9 +190,6 @@ impl ItemStore {
     /// Calls `each` with the items of one kind of which none overlaps another, ascending, until it
     /// returns `false`: with the last one up to `from` if it is at `least` or later, and with those
     /// behind it up to `to`. It may get items before these. `kind` is not that of directory entries.
-    ///
-    /// # Errors
-    /// As [`ItemStore::scan`].
     pub fn scan_from_last(
         &self,
         inode: &Inode,
@@ -349,9 +343,6 @@ impl ItemStore {
 
     /// Calls `f` with the directory entry at `index`, and with whether it was found below the
     /// current set.
-    ///
-    /// # Errors
-    /// A damaged volume, the device's failure.
     pub fn dir_entry<R>(
         &self,
         dir: &Inode,

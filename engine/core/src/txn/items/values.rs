@@ -11,9 +11,6 @@ pub(in crate::txn) fn bad_value(block: u64, place: SharedRef, found: String) -> 
 }
 
 /// The value at a place in the index, and its leaf's block.
-///
-/// # Errors
-/// A damaged volume, the device's failure.
 pub fn value_at(index: &Index, tree: &Tree, place: SharedRef) -> Result<Option<(Vec<u8>, u64)>> {
     let Some((mut item, block)) = index.get_at(tree, &place.key())? else {
         return Ok(None);

@@ -210,9 +210,6 @@ impl Identity {
 
     /// Writes the superblocks to all places that should have them and do not; does not flush. Returns
     /// whether there were any: then they must be durable before anything else is written.
-    ///
-    /// # Errors
-    /// The device's failure.
     pub(super) fn mend(&mut self, device: &dyn Device) -> Result<bool> {
         let mut any = false;
         for superblock in self.before.into_iter().chain([self.superblock]) {

@@ -61,9 +61,6 @@ impl Reservations {
 
     /// Takes `need` from the thread's cache, or from log and allocator if there is plenty. Returns
     /// whether it was taken.
-    ///
-    /// # Errors
-    /// A damaged bitmap.
     pub(super) fn take(&self, need: Credit) -> Result<bool> {
         Ok(self.caches.take(need) || self.take_with_batch(need)?)
     }
@@ -110,9 +107,6 @@ impl Reservations {
 
     /// Tries to reserve space, and once more with the credit of the caches if there is too little.
     /// Returns whether it was reserved.
-    ///
-    /// # Errors
-    /// Those of `attempt`.
     pub(super) fn reserve_with_sweep(
         &self,
         attempt: impl Fn(&Space) -> Result<bool>,

@@ -58,12 +58,8 @@ impl External for Archive {
         format!("tar x{search}, rm -rf: {} files, {clients}", self.all())
     }
 
-    fn name(&self) -> &'static str {
-        "tar"
-    }
-
-    fn unit(&self) -> &'static str {
-        "files"
+    fn program(&self) -> (&'static str, &'static str) {
+        ("tar", "files")
     }
 
     fn only_writes(&self) -> bool {

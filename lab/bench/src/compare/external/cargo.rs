@@ -104,12 +104,8 @@ impl External for Cargo {
         format!("cargo build: {} crates", self.crates)
     }
 
-    fn name(&self) -> &'static str {
-        "cargo"
-    }
-
-    fn unit(&self) -> &'static str {
-        "builds"
+    fn program(&self) -> (&'static str, &'static str) {
+        ("cargo", "builds")
     }
 
     fn measure(&self, site: &Site<'_>, meter: &mut Meter<'_>) -> Result<()> {

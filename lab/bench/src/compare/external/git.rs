@@ -105,12 +105,8 @@ impl External for Git {
         )
     }
 
-    fn name(&self) -> &'static str {
-        "git"
-    }
-
-    fn unit(&self) -> &'static str {
-        "runs"
+    fn program(&self) -> (&'static str, &'static str) {
+        ("git", "runs")
     }
 
     fn prepare(&self, inputs: &Inputs<'_>) -> Result<()> {

@@ -40,11 +40,8 @@ pub trait External: fmt::Debug + Send + Sync {
     /// Returns its title for tables.
     fn title(&self) -> String;
 
-    /// Returns the program's name.
-    fn name(&self) -> &'static str;
-
-    /// Returns the unit of its operations, in the plural.
-    fn unit(&self) -> &'static str;
+    /// Returns the program's name, and the unit of its operations, in the plural.
+    fn program(&self) -> (&'static str, &'static str);
 
     /// Whether it can run on a system that stores nothing.
     fn only_writes(&self) -> bool {

@@ -115,12 +115,8 @@ impl External for Npm {
         )
     }
 
-    fn name(&self) -> &'static str {
-        "npm"
-    }
-
-    fn unit(&self) -> &'static str {
-        "files"
+    fn program(&self) -> (&'static str, &'static str) {
+        ("npm", "files")
     }
 
     fn measure(&self, site: &Site<'_>, meter: &mut Meter<'_>) -> Result<()> {

@@ -208,12 +208,8 @@ impl External for Pgbench {
         )
     }
 
-    fn name(&self) -> &'static str {
-        "pgbench"
-    }
-
-    fn unit(&self) -> &'static str {
-        "transactions"
+    fn program(&self) -> (&'static str, &'static str) {
+        ("pgbench", "transactions")
     }
 
     fn measure(&self, site: &Site<'_>, meter: &mut Meter<'_>) -> Result<()> {

@@ -56,7 +56,7 @@ impl Reporting {
     }
 
     fn command(&self, dir: &Path) -> Result<Command> {
-        let mut command = Command::new(self.name());
+        let mut command = Command::new(self.program().0);
         match self {
             Reporting::Dbench { seconds } => {
                 let (seconds, clients) = (seconds.to_string(), DBENCH_CLIENTS.to_string());
@@ -123,19 +123,11 @@ impl External for Reporting {
         }
     }
 
-    fn name(&self) -> &'static str {
+    fn program(&self) -> (&'static str, &'static str) {
         match self {
-            Reporting::Dbench { .. } => "dbench",
-            Reporting::Fio { .. } => "fio",
-            Reporting::FsMark => "fs_mark",
-        }
-    }
-
-    fn unit(&self) -> &'static str {
-        match self {
-            Reporting::Dbench { .. } => "MB",
-            Reporting::Fio { .. } => "fsyncs",
-            Reporting::FsMark => "files",
+            Reporting::Dbench { .. } => ("dbench", "MB"),
+            Reporting::Fio { .. } => ("fio", "fsyncs"),
+            Reporting::FsMark => ("fs_mark", "files"),
         }
     }
 
@@ -153,7 +145,7 @@ impl External for Reporting {
             let mut outcome = self.parse(&printed).ok_or_else(|| {
                 format!(
                     "cannot find the figures in what {} printed: {printed}",
-                    self.name()
+                    self.program().0
                 )
             })?;
             outcome.cpu = cpu_of_children().saturating_sub(before);

@@ -66,12 +66,8 @@ impl External for Sqlite {
         )
     }
 
-    fn name(&self) -> &'static str {
-        "sqlite3"
-    }
-
-    fn unit(&self) -> &'static str {
-        "transactions"
+    fn program(&self) -> (&'static str, &'static str) {
+        ("sqlite3", "transactions")
     }
 
     fn prepare(&self, inputs: &Inputs<'_>) -> Result<()> {

@@ -7,7 +7,7 @@ use super::{BLOCK, Run};
 use crate::Result;
 use crate::tally::Latency;
 use crate::target::Open;
-use crate::workload::{Phases, contents, file_name};
+use crate::workload::{End, Phases, contents, file_name};
 
 /// Number of the thread that makes or removes forks; the other one creates files.
 const FORKS: usize = 0;
@@ -87,14 +87,5 @@ impl Run<'_> {
         let mut made = before..self.next.load(Ordering::Relaxed);
         made.try_for_each(|file| dir.remove(&file_name(file)))?;
         phases.meter.settle()
-    }
-}
-
-/// Stops the thread that creates files when dropped, so also when the other one fails.
-struct End<'a>(&'a AtomicBool);
-
-impl Drop for End<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
     }
 }
