@@ -10,8 +10,8 @@
 //! holds of extents that the log replaces, because a snapshot that only the log has may get them.
 //! The union of what is found must be what the bitmaps have.
 //!
-//! Lineages are checked for unknown parents, heads that are parents, boundaries out of order or not
-//! merged, equal names, and ids that were not given. Changes of roots in the log are checked in their
+//! Lineages are checked for parents and replaced roots that are unknown, heads, or not older, for
+//! boundaries that are not merged, equal names, and ids that were not given. Changes of roots in the log are checked in their
 //! order by the rules of replay. Nothing in the index may be younger than the first of them, no
 //! extent that the log adds behind one older than it, and nothing in a frozen root younger than its
 //! boundary. A dropped root is whole until its item goes, so it is checked like any other.
@@ -22,7 +22,7 @@ use cairnfs_disk::error::Result;
 use cairnfs_disk::format::key::{Key, Kind, MAIN_ROOT, VOLUME_ROOT};
 use cairnfs_disk::format::lineage::check_changes;
 use cairnfs_disk::format::root::{MAIN_NAME, Root, RootState};
-use cairnfs_disk::format::superblock::ROOTS;
+use cairnfs_disk::format::superblock::{REPLACED, ROOTS};
 
 use crate::checked::Checked;
 use crate::checked_volume::Volume;
@@ -249,6 +249,9 @@ impl Table {
             if !root.is_plain() && superblock.incompatible.get() & ROOTS == 0 {
                 report("forked, on a volume without the feature of roots".into());
             }
+            if !root.replaced.is_empty() && superblock.incompatible.get() & REPLACED == 0 {
+                report("has replaced others, on a volume without the feature for that".into());
+            }
             if !root.name.is_empty() && !names.insert(&root.name) {
                 report(format!("another root has its name, {:?}", root.name));
             }
@@ -256,19 +259,21 @@ impl Table {
             if boundary > merged {
                 report(format!("frozen at {boundary}, merged is {merged}"));
             }
-            if root.parent == VOLUME_ROOT {
-                continue;
-            }
-            match self.roots.get(&root.parent) {
-                None => report(format!("its parent {} does not exist", root.parent)),
-                Some(parent) if parent.state == RootState::Head => {
-                    report(format!("its parent {} is not frozen", root.parent));
+            let parent = Some(root.parent).filter(|id| *id != VOLUME_ROOT);
+            let parent = parent.map(|id| ("its parent", id));
+            let replaced = root.replaced.iter().map(|id| ("the replaced root", *id));
+            for (what, id) in parent.into_iter().chain(replaced) {
+                match self.roots.get(&id) {
+                    None => report(format!("{what} {id} does not exist")),
+                    Some(older) if older.state == RootState::Head => {
+                        report(format!("{what} {id} is not frozen"));
+                    }
+                    Some(older) if boundary > 0 && older.boundary >= boundary => report(format!(
+                        "frozen at {boundary}, {what} {id} at {}",
+                        older.boundary
+                    )),
+                    Some(_) => {}
                 }
-                Some(parent) if boundary > 0 && parent.boundary >= boundary => report(format!(
-                    "frozen at {boundary}, its parent {} at {}",
-                    root.parent, parent.boundary
-                )),
-                Some(_) => {}
             }
         }
     }

@@ -58,7 +58,7 @@ fn of_the_code() -> Vec<(&'static str, Layout)> {
             reserved),
         layout!(RawOverflow: block birth len crc),
         layout!(RawRoot: ptr height birth),
-        layout!(RawLineage: parent state boundary created origin nodes),
+        layout!(RawLineage: parent state replaced boundary created origin nodes),
         layout!(RawInode: mode uid gid nlink flags xattrs rdev size blocks atime mtime ctime btime
             next_index parent),
         layout!(RawTime: secs nanos),

@@ -4,7 +4,7 @@ use cairnfs_disk::format::key::{Key, Kind};
 use cairnfs_disk::format::node::RawOverflow;
 use cairnfs_disk::format::record::FLAG_ROOTS;
 use cairnfs_disk::format::root::{RawRoot, Root, RootState};
-use cairnfs_disk::format::superblock::Superblock;
+use cairnfs_disk::format::superblock::{REPLACED, Superblock};
 use zerocopy::little_endian::{U32, U64};
 
 use super::image::{MERGED, codes, data_block};
@@ -240,7 +240,20 @@ fn impossible_roots_are_one_finding_each() {
         boundary,
         ..head(parent, "other")
     };
+    let replaced = |ids: &[u32], root: Root| Root {
+        replaced: ids.to_vec(),
+        ..root
+    };
     let cases = [
+        (
+            "a replaced root that does not exist",
+            replaced(&[7], head(2, "other")),
+        ),
+        ("a head replaced", replaced(&[1], head(2, "other"))),
+        (
+            "frozen at the boundary of what it replaced",
+            replaced(&[2], frozen(0, MERGED)),
+        ),
         ("a parent that does not exist", head(7, "other")),
         ("a head as parent", head(1, "other")),
         ("the name of another root", head(2, "frozen")),
@@ -254,12 +267,25 @@ fn impossible_roots_are_one_finding_each() {
         let found = with_plan(|plan| {
             plan.fork = Some((MERGED, |_, _, superblock| {
                 superblock.next_root = U32::new(4);
+                superblock.incompatible |= U64::new(REPLACED);
             }));
             plan.roots.insert(Key::new(3, Kind::Root, 0), root.encode());
         });
         let lineage = found.iter().filter(|code| **code == "root-lineage");
         assert_eq!(lineage.count(), 1, "{what}: {found:?}");
     }
+}
+
+/// What a root has replaced is named only where programs know that there may be such roots.
+#[test]
+fn replaced_root_without_its_feature_is_one_finding() {
+    let found = forked(|main, _, _| main.replaced = vec![2]);
+    assert_eq!(found, ["root-lineage"]);
+    let found = forked(|main, _, superblock| {
+        main.replaced = vec![2];
+        superblock.incompatible |= U64::new(REPLACED);
+    });
+    assert_eq!(found, [] as [&str; 0]);
 }
 
 /// Roots that are parents of each other: their boundaries cannot both be the greater one. They have
@@ -274,7 +300,13 @@ fn circle_of_parents_is_one_finding() {
         name: name.into(),
         ..Root::default()
     };
-    let circles: [&[(u64, Root)]; 2] = [
+    let replacing = |of: u32, boundary, name: &str| Root {
+        replaced: vec![of],
+        ..frozen(0, boundary, name)
+    };
+    let circles: [&[(u64, Root)]; 4] = [
+        &[(3, frozen(4, 3, "a")), (4, replacing(3, 4, "b"))],
+        &[(3, replacing(4, 3, "a")), (4, replacing(3, 4, "b"))],
         &[(3, frozen(4, 3, "a")), (4, frozen(3, 4, "b"))],
         &[
             (3, frozen(5, 2, "a")),
@@ -286,6 +318,7 @@ fn circle_of_parents_is_one_finding() {
         let found = with_plan(|plan| {
             plan.fork = Some((MERGED, |_, _, superblock| {
                 superblock.next_root = U32::new(6);
+                superblock.incompatible |= U64::new(REPLACED);
             }));
             for (id, root) in circle {
                 plan.roots
@@ -320,7 +353,17 @@ fn impossible_changes_of_roots_in_the_log_are_found() {
         parent: 3,
         ..Root::main(RawRoot::default())
     };
-    let cases: [(&str, Root, Root, bool); 5] = [
+    let replaced = vec![2];
+    let cases: [(&str, Root, Root, bool); 6] = [
+        (
+            "replaced by a snapshot",
+            Root {
+                replaced,
+                ..kept.clone()
+            },
+            moved.clone(),
+            true,
+        ),
         ("sound", kept.clone(), moved.clone(), true),
         ("not marked", kept.clone(), moved.clone(), false),
         (

@@ -16,7 +16,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use cairnfs::fs::{FileSystem, Options};
-use cairnfs::{PublishOptions, Volume};
+use cairnfs::{Error, PublishOptions, Volume};
 
 use crate::disk::{Event, SimDisk};
 use crate::explore::{Failure, Tally, dissolved, recover, sound};
@@ -27,8 +27,12 @@ use crate::states::{Cursor, StateId, mix};
 use crate::tree::Tree;
 use crate::workload::{Runner, Step};
 
-/// The named roots of a volume: whether each may be changed, and its tree.
-type Named = BTreeMap<String, (bool, Tree)>;
+/// A named root: whether it may be changed, its tree, and the id of the root in which it has parted from
+/// each of the others.
+type Seen = (bool, Tree, BTreeMap<String, Option<u32>>);
+
+/// The named roots of a volume.
+type Named = BTreeMap<String, Seen>;
 
 /// One of this many states has its recovery interrupted.
 const INTERRUPTED: u64 = 8;
@@ -121,6 +125,15 @@ impl Driver<'_> {
             ["ship"] => return self.store(true).map(|()| false),
             ["lose"] => return self.store(false).map(|()| false),
             ["free"] => volume.free_drops(|_| true),
+            ["drop-replaced", branch] => {
+                let begin = format!("{branch}.undo-");
+                let names = volume.roots().into_iter().filter_map(|root| root.name);
+                let replaced = names.filter(|name| name.starts_with(&begin));
+                // The root that the volume was opened with is in use.
+                let mut dropped = replaced.map(|name| volume.drop_root(&name));
+                let first = dropped.find(|dropped| !matches!(dropped, Err(Error::Busy(_))));
+                first.unwrap_or(Err(Error::NotFound))
+            }
             _ => return self.step(text),
         };
         done.map(|()| true).map_err(|e| format!("{text}: {e}"))
@@ -380,14 +393,19 @@ fn between(found: &Named, allowed: &[Named]) -> String {
 
 fn named(fs: &FileSystem) -> Result<Named, String> {
     let mut all = Named::new();
-    for root in fs.roots() {
-        let Some(name) = root.name else {
+    let roots = fs.roots();
+    for root in &roots {
+        let Some(name) = root.name.clone() else {
             continue;
         };
         let shown = |e: cairnfs::Error| format!("root {name}: {e}");
         let opened = fs.open_root(root.id).map_err(shown)?;
         let tree = Tree::read(&opened).map_err(|e| format!("root {name}: {e}"))?;
-        all.insert(name, (root.writable, tree));
+        let others = roots.iter().filter_map(|other| {
+            let parted = fs.core().roots().parted(root.id, other.id);
+            Some((other.name.clone()?, parted))
+        });
+        all.insert(name, (root.writable, tree, others.collect()));
     }
     Ok(all)
 }

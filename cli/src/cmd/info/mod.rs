@@ -14,7 +14,8 @@ use cairnfs_daemon::failure::{AnyError, Explain, show_bytes, shown};
 use cairnfs_daemon::shell;
 use cairnfs_disk::device::HostRoom;
 use cairnfs_disk::format::superblock::{
-    CHECKPOINTS, COPIES, KNOWN_INCOMPATIBLE, KNOWN_RO_COMPATIBLE, RANGES, RENAMED_ENTRIES, ROOTS,
+    CHECKPOINTS, COPIES, KNOWN_INCOMPATIBLE, KNOWN_RO_COMPATIBLE, RANGES, RENAMED_ENTRIES,
+    REPLACED, ROOTS,
 };
 use cairnfs_disk::types::{StatFs, VolumeInfo, uuid_text};
 use cairnfs_fuse::mountinfo;
@@ -241,6 +242,9 @@ fn feature_names(features: &Features) -> String {
     }
     if features.incompatible & ROOTS != 0 {
         names.push("roots".to_owned());
+    }
+    if features.incompatible & REPLACED != 0 {
+        names.push("replaced".to_owned());
     }
     if features.ro_compatible & CHECKPOINTS != 0 {
         names.push("checkpoints".to_owned());

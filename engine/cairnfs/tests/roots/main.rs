@@ -12,6 +12,7 @@ mod at_once;
 mod chains;
 mod made;
 mod merges;
+mod replaced;
 mod restored;
 mod rewritten;
 mod streams;

@@ -5,7 +5,6 @@
 //! returned, or is in the fork by chance.
 
 use std::cell::Cell;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::fs::FileSystem;
@@ -350,14 +349,8 @@ impl FileSystem {
 
     /// The roots of the volume: branches and snapshots, in order of their ids.
     pub fn roots(&self) -> Vec<RootInfo> {
-        let list = self.core().roots().list();
-        let mut children: BTreeMap<u32, usize> = BTreeMap::new();
-        for (_, root) in &list {
-            *children.entry(root.parent).or_default() += 1;
-        }
-        let children = |id: &u32| children.get(id).copied().unwrap_or(0);
-        list.into_iter()
-            .map(|(id, root)| info(id, root, children(&id)))
+        let list = self.core().roots().list_with_going().into_iter();
+        list.map(|(id, root, going)| info(id, root, going))
             .collect()
     }
 }
@@ -373,11 +366,11 @@ fn close_all(ended: &[&FileSystem]) -> bool {
     all
 }
 
-/// What the list says about a root from which `children` others were forked.
-fn info(id: u32, root: Root, children: usize) -> RootInfo {
+/// What the list says about a root.
+fn info(id: u32, root: Root, being_dropped: bool) -> RootInfo {
     RootInfo {
         id,
-        being_dropped: root.state != RootState::Head && root.name.is_empty() && children < 2,
+        being_dropped,
         name: Some(root.name).filter(|name| !name.is_empty()),
         parent: Some(root.parent).filter(|parent| *parent != 0),
         writable: root.state == RootState::Head,

@@ -15,7 +15,7 @@ use crate::txn::{Core, Need, RootPin};
 use cairnfs_disk::error::{Error, Result};
 use cairnfs_disk::fault::{self, InjectedFault};
 use cairnfs_disk::format::ROOT_INO;
-use cairnfs_disk::format::root::{MAIN_NAME, RawRoot, Root, RootState};
+use cairnfs_disk::format::root::{MAIN_NAME, MAX_REPLACED, RawRoot, Root, RootState};
 
 /// From this number of changed inodes on, what a change of roots leaves to the next merge is merged
 /// in the background. Less costs the next change of roots little time, and at most one flush.
@@ -75,18 +75,20 @@ fn made(core: &Core, boundary: u64, origin: u32, name: &str) -> Root {
     }
 }
 
-/// The changes that freeze the head `head` under the new id `frozen`; the head continues as its
-/// child.
+/// The changes that freeze the head `head` under the new id `frozen`, which gets its place in the
+/// history; the head continues as its child.
 fn freeze_under(core: &Core, ids: (u32, u32), head: Root, boundary: u64, name: &str) -> RootItems {
     let (id, frozen) = ids;
     let snapshot = Root {
         parent: head.parent,
+        replaced: head.replaced.clone(),
         state: RootState::Frozen,
         boundary,
         ..made(core, boundary, id, name)
     };
     let head = Root {
         parent: frozen,
+        replaced: Vec::new(),
         ..without_tree(head)
     };
     [(frozen, snapshot), (id, head)].into()
@@ -270,8 +272,9 @@ impl Core {
 
     /// Makes the head `staged` what the name of the head `base` means, in one step that is durable
     /// when this returns: the base is frozen and gets the name `kept`, its name goes to `staged`,
-    /// whose own name is gone. With `since`, a frozen root, this is refused unless the base still
-    /// has exactly the files of that root. The head `retired` with the frozen root that it must still
+    /// whose own name is gone. From then on it comes after the base, which it has replaced. With `since`,
+    /// a frozen root, this is refused unless the base still has exactly the files of that root: those
+    /// that `staged` began with. The head `retired` with the frozen root that it must still
     /// equal loses its name in the same step and is frozen; either way the name that goes is `taken`, if
     /// that is given. `unwritten` decides last whether there
     /// is a write that no commit has; then the change is refused.
@@ -299,6 +302,10 @@ impl Core {
         if let Some((branch, _)) = retired {
             self.merger.alone(|| self.nodes_of(branch))?;
         }
+        if since.is_none() {
+            self.check_changeable()?;
+            self.mark_roots(true)?;
+        }
         let mut left = None;
         self.change_roots(&[], |roots, boundary| {
             let (old, new) = (
@@ -321,8 +328,13 @@ impl Core {
             {
                 return Err(Error::Stale);
             }
+            let replaced = roots.taking_place(staged, base, since.is_none());
+            if replaced.len() > MAX_REPLACED {
+                return Err(Error::Stale);
+            }
             let published = Root {
                 parent: fault::or(InjectedFault::PublishedUnderBase, || new.parent, || base),
+                replaced,
                 name: old.name.clone(),
                 ..without_tree(new)
             };
@@ -422,7 +434,7 @@ impl Core {
         self.check_changeable()?;
         // The merge of the change may need any of them, and the log has the change by then.
         self.space.verify_all()?;
-        self.mark_roots()?;
+        self.mark_roots(false)?;
         self.journal.reserve(ROOTS_LOG + CONTEXT_BASE, self)?;
         self.merger
             .close_with_roots(self, (ROOTS_LOG, copies), |boundary| {

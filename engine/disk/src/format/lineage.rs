@@ -2,7 +2,9 @@
 //!
 //! One context changes some root items. Replay and the check compare them with the items before it
 //! and use the same rules, so that a record of valid checksums cannot give a root a place in the
-//! history that no call could have given it: blocks are freed by the places of roots.
+//! history that no call could have given it: blocks are freed by the places of roots. What a root
+//! has replaced is named by a head that takes the name of another one, which that change freezes; a
+//! snapshot of the head takes it over.
 
 use std::collections::BTreeMap;
 
@@ -34,7 +36,7 @@ pub fn check_changes(before: &Items, changes: &Items, seq: u64) -> Result<(), St
             Some(old) => after.changed(*id, old, root),
             None => after.made(*id, root),
         };
-        let changed = changed.and_then(|()| after.parent(root));
+        let changed = changed.and_then(|()| after.came_before(root));
         changed.map_err(|why| format!("root {id}: {why}"))?;
     }
     after.names()
@@ -80,17 +82,37 @@ impl After<'_> {
                 && self.is_new(new.parent)
                 && (parent.origin, parent.parent) == (id, old.parent)
         });
-        if old.parent == new.parent || replaced {
+        if old.parent != new.parent && !replaced {
+            return Err(format!("parent {} instead of {}", new.parent, old.parent));
+        }
+        let given = match replaced {
+            true => new.replaced.is_empty(),
+            false => old.replaced == new.replaced || self.takes_place(old, new),
+        };
+        if given {
             Ok(())
         } else {
-            Err(format!("parent {} instead of {}", new.parent, old.parent))
+            let (new, old) = (&new.replaced, &old.replaced);
+            Err(format!("has replaced {new:?} instead of {old:?}"))
         }
+    }
+
+    /// Whether a head has got its name from one that the change freezes, and names that as replaced.
+    fn takes_place(&self, old: &Root, new: &Root) -> bool {
+        let frozen = |id: &u32| {
+            let (before, after) = (self.before.get(id), self.changes.get(id));
+            before.is_some_and(|before| before.state == RootState::Head && before.name == new.name)
+                && after.is_some_and(|after| after.state == RootState::Frozen)
+        };
+        let mut added = new.replaced.iter().filter(|id| !old.replaced.contains(id));
+        new.state == RootState::Head && added.next().is_some_and(frozen) && added.next().is_none()
     }
 
     fn made(&self, id: u32, root: &Root) -> Result<(), String> {
         self.boundary(root)?;
         let origin = self.get(root.origin);
         let fits = match (root.state, origin) {
+            (RootState::Head, _) if !root.replaced.is_empty() => false,
             (RootState::Head, _) if root.origin == id => root.parent == VOLUME_ROOT,
             (RootState::Head, Some(origin)) => {
                 root.parent == root.origin && origin.state == RootState::Frozen
@@ -98,7 +120,8 @@ impl After<'_> {
             // A snapshot takes the place of the head, which becomes its child.
             (RootState::Frozen, Some(origin)) => {
                 let old = self.before.get(&root.origin);
-                let in_place = |old: &Root| old.parent == root.parent;
+                let in_place =
+                    |old: &Root| (old.parent, &old.replaced) == (root.parent, &root.replaced);
                 origin.parent == id && old.is_some_and(in_place)
             }
             _ => false,
@@ -107,31 +130,31 @@ impl After<'_> {
             Ok(())
         } else {
             Err(format!(
-                "a new {:?} root made of root {} with the parent {}",
-                root.state, root.origin, root.parent
+                "a new {:?} root made of root {} with the parent {}, which has replaced {:?}",
+                root.state, root.origin, root.parent, root.replaced
             ))
         }
     }
 
-    fn parent(&self, root: &Root) -> Result<(), String> {
-        if root.parent == VOLUME_ROOT {
-            return Ok(());
-        }
-        let parent = self
-            .get(root.parent)
-            .ok_or_else(|| format!("its parent {} does not exist", root.parent))?;
+    /// Checks that what a root comes after was frozen before it.
+    fn came_before(&self, root: &Root) -> Result<(), String> {
         let end = match root.state {
             RootState::Head => self.seq.saturating_add(1),
             RootState::Frozen | RootState::Dropping => root.boundary,
         };
-        if parent.state != RootState::Head && parent.boundary < end {
-            Ok(())
-        } else {
-            Err(format!(
-                "its parent {} is {:?} at {}",
-                root.parent, parent.state, parent.boundary
-            ))
+        let parent = Some(root.parent).filter(|id| *id != VOLUME_ROOT);
+        let parent = parent.map(|id| ("its parent", id));
+        let replaced = root.replaced.iter().map(|id| ("the replaced root", *id));
+        for (what, id) in parent.into_iter().chain(replaced) {
+            match self.get(id) {
+                None => return Err(format!("{what} {id} does not exist")),
+                Some(of) if of.state != RootState::Head && of.boundary < end => {}
+                Some(of) => {
+                    return Err(format!("{what} {id} is {:?} at {}", of.state, of.boundary));
+                }
+            }
         }
+        Ok(())
     }
 
     /// Checks that names are of one root each, and that there is a main root.
@@ -227,8 +250,30 @@ mod tests {
             name: MAIN_NAME.into(),
             ..before()[&3].clone()
         };
-        let change = [(1, published), (3, main)].into();
+        let change = [(1, published.clone()), (3, main.clone())].into();
         assert_eq!(check_changes(&before(), &change, 9), Ok(()));
+        let main = Root {
+            replaced: vec![1],
+            ..main
+        };
+        let change: Items = [(1, published), (3, main.clone())].into();
+        assert_eq!(check_changes(&before(), &change, 9), Ok(()));
+        let restored: Items = before().into_iter().chain(change).collect();
+        let snapshot = Root {
+            parent: 2,
+            replaced: vec![1],
+            boundary: 12,
+            origin: 3,
+            name: "new".into(),
+            ..before()[&2].clone()
+        };
+        let continued = Root {
+            parent: 4,
+            replaced: Vec::new(),
+            ..main
+        };
+        let change = [(3, continued), (4, snapshot)].into();
+        assert_eq!(check_changes(&restored, &change, 12), Ok(()));
         let empty = Root {
             origin: 8,
             ..Root::default()
@@ -239,7 +284,7 @@ mod tests {
     #[test]
     fn changes_that_no_call_makes_are_refused() {
         type Wrong = (&'static str, fn(&mut Items));
-        let wrong: [Wrong; 11] = [
+        let wrong: [Wrong; 15] = [
             ("boundary", |c| c.get_mut(&4).unwrap().boundary = 8),
             ("parent of the snapshot", |c| {
                 c.get_mut(&4).unwrap().parent = 0;
@@ -264,6 +309,28 @@ mod tests {
                 let mut moved = before()[&2].clone();
                 moved.boundary = 9;
                 c.insert(2, moved);
+            }),
+            ("replaced by a snapshot", |c| {
+                c.get_mut(&4).unwrap().replaced = vec![2];
+            }),
+            ("replaced without a change of it", |c| {
+                c.get_mut(&1).unwrap().replaced = vec![2];
+            }),
+            ("replaced by a head of another name", |c| {
+                let branch = c.entry(3).or_insert(before()[&3].clone());
+                branch.state = RootState::Frozen;
+                branch.boundary = 9;
+                branch.name.clear();
+                c.remove(&4);
+                *c.get_mut(&1).unwrap() = Root {
+                    replaced: vec![3],
+                    ..before()[&1].clone()
+                };
+            }),
+            ("replaced by a frozen root", |c| {
+                let mut kept = before()[&2].clone();
+                kept.replaced = vec![4];
+                c.insert(2, kept);
             }),
             ("a new dropped root", |c| {
                 c.get_mut(&4).unwrap().state = RootState::Dropping;

@@ -5,10 +5,14 @@
 //! *frozen* root is the state of a tree after the context `boundary`, for ever. Blocks and nodes
 //! born up to the boundary of a root's parent belong to the parent too.
 //!
+//! A root may also come after others that it shares nothing with: those that it has *replaced*, or
+//! whose descendant has. They and the parent are what the state in which two roots have parted is
+//! found by. Only a volume with the feature [`crate::format::superblock::REPLACED`] has such roots.
+//!
 //! A volume without the feature [`crate::format::superblock::ROOTS`] has the short form only: the
 //! pointer to the tree of the main root.
 
-use zerocopy::little_endian::{U32, U64};
+use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::format::MAX_COUNTER;
@@ -21,6 +25,8 @@ use crate::format::pointer::RawPtr;
 pub const MAX_ROOTS: u32 = 1 << 16;
 /// Maximum length in bytes of the name of a root.
 pub const MAX_ROOT_NAME: usize = 255;
+/// Maximum number of roots that a root names as replaced.
+pub const MAX_REPLACED: usize = 16;
 /// The name of the main root, as the short form implies it.
 pub const MAIN_NAME: &str = "main";
 
@@ -48,7 +54,8 @@ pub struct RawRoot {
     pub birth: U64,
 }
 
-/// The place of a root in the history, as stored behind its tree. The root's name follows.
+/// The place of a root in the history, as stored behind its tree. The ids of the roots that it has
+/// replaced and its name follow.
 #[derive(
     Debug,
     Clone,
@@ -67,7 +74,9 @@ pub struct RawLineage {
     /// Id of the parent; 0 for none.
     pub parent: U32,
     /// A [`RootState`].
-    pub state: U32,
+    pub state: U16,
+    /// Number of the ids that follow.
+    pub replaced: U16,
     /// Sequence of the last context whose changes a frozen root has; 0 for a head.
     pub boundary: U64,
     /// Time of creation.
@@ -81,7 +90,7 @@ pub struct RawLineage {
 
 /// What can be done with a root.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-#[repr(u32)]
+#[repr(u16)]
 pub enum RootState {
     /// It can be written, and has no children. Without a name it is dropped after an opening.
     #[default]
@@ -89,7 +98,7 @@ pub enum RootState {
     /// It is never changed.
     Frozen = 1,
     /// It is frozen and was dropped: it is not read any more, and its space is freed as soon as at
-    /// most one root was forked from it.
+    /// most one root comes after it.
     Dropping = 2,
 }
 
@@ -100,6 +109,8 @@ pub struct Root {
     pub tree: RawRoot,
     /// Id of the parent; [`VOLUME_ROOT`] for none.
     pub parent: u32,
+    /// Ids of the roots besides the parent that it comes after, ascending: what it has replaced.
+    pub replaced: Vec<u32>,
     /// What can be done with it.
     pub state: RootState,
     /// The last context whose changes a frozen root has; 0 for a head.
@@ -142,13 +153,17 @@ impl Root {
         }
         let lineage = RawLineage {
             parent: U32::new(self.parent),
-            state: U32::new(self.state as u32),
+            state: U16::new(self.state as u16),
+            replaced: U16::new(self.replaced.len() as u16),
             boundary: U64::new(self.boundary),
             created: self.created,
             origin: U32::new(self.origin),
             nodes: U64::new(self.nodes),
         };
         value.extend_from_slice(lineage.as_bytes());
+        for id in &self.replaced {
+            value.extend_from_slice(&id.to_le_bytes());
+        }
         value.extend_from_slice(self.name.as_bytes());
         value
     }
@@ -170,10 +185,17 @@ impl Root {
             return Ok(Self::main(tree));
         }
         let (lineage, rest) = RawLineage::read_from_prefix(rest).map_err(|_| short())?;
+        let count = usize::from(lineage.replaced.get());
+        if count > MAX_REPLACED {
+            return Err(format!("{count} replaced roots"));
+        }
+        let (replaced, rest) =
+            <[U32]>::ref_from_prefix_with_elems(rest, count).map_err(|_| short())?;
         let name = std::str::from_utf8(rest).map_err(|_| "a name that is not UTF-8")?;
         let root = Self {
             tree,
             parent: lineage.parent.get(),
+            replaced: replaced.iter().map(|id| id.get()).collect(),
             state: state_of(lineage.state.get())?,
             boundary: lineage.boundary.get(),
             created: lineage.created,
@@ -204,6 +226,12 @@ impl Root {
                 Err(format!("the name {:?}, which no root can have", self.name))
             }
             _ if u64::from(self.parent) == id => Err("a root that is its own parent".into()),
+            _ if !self.replaced.is_sorted_by(|a, b| a < b)
+                || self.replaced.first() == Some(&VOLUME_ROOT)
+                || self.replaced.iter().any(|of| u64::from(*of) == id) =>
+            {
+                Err(format!("the replaced roots {:?}", self.replaced))
+            }
             _ if self.created.nanos.get() >= 1_000_000_000 => {
                 Err(format!("{} nanoseconds", self.created.nanos))
             }
@@ -212,7 +240,7 @@ impl Root {
     }
 }
 
-fn state_of(raw: u32) -> Result<RootState, String> {
+fn state_of(raw: u16) -> Result<RootState, String> {
     Ok(match raw {
         0 => RootState::Head,
         1 => RootState::Frozen,
@@ -279,17 +307,26 @@ mod tests {
         assert!(Root::decode(2, &value).is_err(), "only root 1 has it");
         let forked = Root { parent: 2, ..main };
         assert_eq!(forked.encode().len(), 32 + 40 + MAIN_NAME.len());
+        let replaced = vec![3, 4];
+        let restored = Root { replaced, ..forked };
+        assert_eq!(restored.encode().len(), 32 + 40 + 8 + MAIN_NAME.len());
+        assert_eq!(Root::decode(1, &restored.encode()), Ok(restored));
     }
 
     #[test]
     fn roots_that_break_a_rule_are_refused() {
-        let wrong: [fn(&mut Root); 10] = [
+        let wrong: [fn(&mut Root); 15] = [
             |r| r.boundary = 0,
             |r| r.boundary = u64::MAX,
             |r| r.state = RootState::Head,
             |r| r.state = RootState::Dropping,
             |r| r.origin = 0,
             |r| r.parent = 9,
+            |r| r.replaced = vec![9],
+            |r| r.replaced = vec![0, 4],
+            |r| r.replaced = vec![5, 4],
+            |r| r.replaced = vec![4, 4],
+            |r| r.replaced = (10..27).collect(),
             |r| r.name = "a@b".into(),
             |r| r.name = "-x".into(),
             |r| r.name = "x".repeat(256),
@@ -330,11 +367,13 @@ mod tests {
         fn roots_round_trip_and_hostile_items_do_not_panic(
             (parent, boundary, secs) in (0..8_u32, 1..MAX_COUNTER, any::<i64>()),
             (name, dropped) in ("[a-z0-9._-]{0,20}", any::<bool>()),
+            replaced in proptest::collection::btree_set(10..1000_u32, 0..=MAX_REPLACED),
             bytes in proptest::collection::vec(any::<u8>(), 0..100),
         ) {
             let state = if dropped { RootState::Dropping } else { RootState::Frozen };
             let root = Root {
                 parent,
+                replaced: replaced.into_iter().collect(),
                 state,
                 boundary,
                 created: RawTime { secs: secs.into(), nanos: U32::new(5) },

@@ -19,6 +19,8 @@ pub const MAGIC: [u8; 8] = *b"CairnFS\x03";
 pub const RENAMED_ENTRIES: u64 = 1;
 /// Incompatible feature: the volume has, or had, roots besides the main root.
 pub const ROOTS: u64 = 2;
+/// Incompatible feature: roots may name others that they have replaced.
+pub const REPLACED: u64 = 4;
 /// Read-only compatible feature: the superblock names checkpoints, and blocks that are written in place
 /// are born again.
 pub const CHECKPOINTS: u64 = 1;
@@ -27,7 +29,7 @@ pub const RANGES: u64 = 2;
 /// Read-only compatible feature: the superblock names units with copies of both slots.
 pub const COPIES: u64 = 4;
 /// Incompatible features that this version supports.
-pub const KNOWN_INCOMPATIBLE: u64 = RENAMED_ENTRIES | ROOTS;
+pub const KNOWN_INCOMPATIBLE: u64 = RENAMED_ENTRIES | ROOTS | REPLACED;
 /// Read-only compatible features that this version supports.
 pub const KNOWN_RO_COMPATIBLE: u64 = CHECKPOINTS | RANGES | COPIES;
 /// Maximum length of the label in bytes.

@@ -6,7 +6,6 @@
 use std::sync::Arc;
 
 use crate::diff::FileTree;
-use crate::operations::lineage::common_ancestor;
 use cairnfs_core::fs::{FileSystem, ReaderEnds};
 use cairnfs_core::index::Tree;
 use cairnfs_core::txn::{ForkKind, ItemStore};
@@ -58,23 +57,24 @@ impl Frozen {
     /// [`Error::NotFound`] if one of them is gone: what it was forked from is not known then; as
     /// [`Self::of`].
     pub fn parted(fs: &FileSystem, a: u32, b: u32) -> Result<Option<Self>> {
+        let known = fs.core().roots();
         loop {
-            let common = |roots: &[RootInfo]| common_ancestor(a, b, roots).cloned();
+            let parted = known.parted(a, b);
             let roots = fs.roots();
-            if [a, b]
-                .iter()
-                .any(|id| roots.iter().all(|root| root.id != *id))
-            {
+            let find = |id: u32| roots.iter().find(|root| root.id == id);
+            if find(a).is_none() || find(b).is_none() {
                 return Err(Error::NotFound);
             }
-            let Some(found) = common(&roots) else {
+            let Some(id) = parted else {
                 return Ok(None);
             };
-            let id = found.id;
-            let is_other = || common(&fs.roots()).is_none_or(|now| now.id != id);
-            match Self::of(fs, found) {
+            let state = match find(id) {
+                Some(found) => Self::of(fs, found.clone()),
+                None => Err(Error::NotFound),
+            };
+            match state {
                 // It was dissolved meanwhile, and an older one stands for it.
-                Err(Error::NotFound) if is_other() => {}
+                Err(Error::NotFound) if known.parted(a, b) != Some(id) => {}
                 state => return state.map(Some),
             }
         }

@@ -15,7 +15,7 @@ use crate::diff::{Changes, FileTree, TreeDelta};
 use crate::operations::apply::{Source, apply};
 use crate::operations::frozen::Frozen;
 use crate::operations::graft::Graft;
-use crate::operations::lineage::{ancestors, common_ancestor};
+use crate::operations::lineage::{parent_of, parted};
 use crate::operations::named::with_turns;
 use crate::operations::received::{joined, received_of};
 use crate::operations::stage::{Staged, replace, until_unchanged};
@@ -126,10 +126,8 @@ fn began_with(
     (base, branch): (u32, u32),
     roots: &[RootInfo],
 ) -> Result<Option<u32>> {
-    let newest = ancestors(base, roots).first().copied();
-    let newest = newest.and_then(|id| roots.iter().find(|root| root.id == id));
-    let common = common_ancestor(base, branch, roots);
-    let (Some(newest), Some(common)) = (newest, common) else {
+    let newest = parent_of(base, roots);
+    let (Some(newest), Some(common)) = (newest, parted(fs, base, branch, roots)) else {
         return Ok(None);
     };
     if newest.id != common.id {
@@ -153,10 +151,8 @@ fn merge(
     let staged = Staged::fork(fs, base)?;
     let theirs = Frozen::of(fs, branch.clone())?;
     let roots = fs.roots();
-    let state = |id: u32| roots.iter().find(|root| root.id == id).cloned();
-    let above = ancestors(staged.id, &roots);
-    let before = above.first().copied().and_then(state);
-    let before = Frozen::of(fs, before.ok_or(Error::Stale)?)?;
+    let before = parent_of(staged.id, &roots).ok_or(Error::Stale)?;
+    let before = Frozen::of(fs, before.clone())?;
     let common = Frozen::parted(fs, staged.id, theirs.id())?;
     let common = common.ok_or(Error::Invalid(
         "the branch and the one that it is published onto have no state in common",

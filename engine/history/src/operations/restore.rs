@@ -13,7 +13,7 @@ use crate::operations::apply::{Source, apply};
 use crate::operations::frozen::Frozen;
 use crate::operations::graft::Graft;
 use crate::operations::limited::{Asked, limit};
-use crate::operations::lineage::{ancestors, common_ancestor};
+use crate::operations::lineage::{parent_of, parted};
 use crate::operations::named::with_turns;
 use crate::operations::received::{joined, received_of};
 use crate::operations::region::{Region, is_dir};
@@ -93,12 +93,11 @@ pub(super) fn restore_paths(
     let core = fs.core();
     let staged = Staged::fork(fs, base)?;
     let roots = fs.roots();
-    let state = |id: &u32| roots.iter().find(|root| root.id == *id).cloned();
-    let before = ancestors(staged.id, &roots).first().and_then(state);
-    let before = Frozen::of(fs, before.ok_or(Error::Stale)?)?;
+    let before = parent_of(staged.id, &roots).ok_or(Error::Stale)?;
+    let before = Frozen::of(fs, before.clone())?;
     let (old, new) = (before.files(fs), from.files(fs));
     // The branch of the state may be gone by now; what was frozen of it stays, with all above it.
-    let related = common_ancestor(staged.id, from.id(), &roots).is_some();
+    let related = parted(fs, staged.id, from.id(), &roots).is_some();
     let mut chunk = (0, 0);
     let mut new_ino = || core.superblocks().new_ino(&mut chunk);
     let mut places = Places::default();

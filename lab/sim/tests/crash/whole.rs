@@ -35,6 +35,18 @@ fn restore_of_a_branch_is_one_step() {
     );
 }
 
+/// What a restore takes back stays so when a branch from before is published, whatever of the replaced
+/// states is dropped in between.
+#[test]
+fn restore_beside_a_branch_is_on_top() {
+    tried(
+        "create a; write a 0 9000; sync; snapshot s; create t; write a 4096 4096; sync; branch b;
+         branch c; on b; create o; sync; on main; restore main s; restore main s; drop-replaced main;
+         free; publish b; drop-replaced main; create p; sync; restore main s; drop-replaced main;
+         publish c; drop-replaced main; free; drop s; free",
+    );
+}
+
 #[test]
 fn restore_of_paths_is_one_step() {
     tried(

@@ -73,7 +73,7 @@ impl Core {
         let children: Vec<u32> = changes
             .keys()
             .copied()
-            .filter(|id| *id != place.id)
+            .filter(|id| self.roots.merged_parent(*id) == place.id)
             .collect();
         self.roots.set_dissolved(place, changes);
         for child in children {

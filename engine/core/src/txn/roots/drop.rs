@@ -1,14 +1,14 @@
 //! The lineages of roots that are dropped: which can go, and what is left without them.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::index::Tree;
+use crate::txn::roots::history::{After, Afters, History};
 use crate::txn::roots::{Roots, Table, tree_of};
 use cairnfs_disk::error::{Error, Result};
 use cairnfs_disk::fault::{InjectedFault, is_injected};
 use cairnfs_disk::format::key::VOLUME_ROOT;
 use cairnfs_disk::format::root::{MAIN_NAME, RawRoot, Root, RootState};
-use cairnfs_disk::hash::IntHash;
 
 /// Items of roots to write, or to remove from the volume tree.
 pub(in crate::txn) type RootChanges = BTreeMap<u32, Option<Root>>;
@@ -25,18 +25,24 @@ pub(in crate::txn) struct Place {
     parent: u32,
 }
 
+/// Whether a root comes directly after another one.
+fn is_after(root: &Root, id: u32) -> bool {
+    root.parent == id || root.replaced.contains(&id)
+}
+
 impl Table {
-    /// For each of these roots that has children in the index: one child, and how many there are.
-    fn children(&self, of: impl Fn(u32) -> bool) -> HashMap<u32, (u32, usize), IntHash> {
-        let mut children: HashMap<u32, (u32, usize), IntHash> = HashMap::default();
-        for (id, root) in self.merged.iter().filter(|(_, root)| of(root.parent)) {
-            children.entry(root.parent).or_insert((*id, 0)).1 += 1;
-        }
-        children
+    /// What comes directly after these roots in the index.
+    fn afters(&self, of: impl Fn(u32) -> bool) -> Afters {
+        Afters::of(self.merged.iter().map(|(id, root)| (*id, root)), of)
     }
 
-    /// The place of a root in the index, which has these children, unless they are several.
-    fn place(&self, id: u32, children: Option<(u32, usize)>) -> Option<Place> {
+    /// The history as the index has it.
+    fn merged_history<'t>(&'t self) -> History<impl Fn(u32) -> Option<&'t Root>> {
+        History(|id| self.merged.get(&id))
+    }
+
+    /// The place of a root in the index, unless others need it by what comes `after` it.
+    fn place(&self, id: u32, after: After) -> Option<Place> {
         let root = self.merged.get(&id)?;
         let floor = self
             .merged
@@ -51,31 +57,29 @@ impl Table {
             floor,
             parent: root.parent,
         };
-        children
-            .is_none_or(|(_, count)| count == 1)
-            .then_some(place)
+        self.merged_history().can_go(id, after).then_some(place)
     }
 
-    /// Whether a root has no name and is frozen: it stays as long as several roots were forked from
-    /// it, or someone uses it.
+    /// Whether a root has no name and is frozen: it stays as long as several roots come after it, or
+    /// someone uses it.
     fn is_dropped(&self, id: u32) -> bool {
         let root = self.get(id);
         root.is_some_and(|root| root.state != RootState::Head && root.name.is_empty())
     }
 
     /// The places of the roots among `ids` that can be dissolved unless they are in use: no change of
-    /// the root or of a child of it waits for a merge.
+    /// the root, or of one that comes directly after it, waits for a merge.
     fn dissolvable(&self, ids: &[u32]) -> Vec<Place> {
         let waits = |id: u32| {
             let mut pending = self.pending.iter();
-            pending.any(|(other, root)| *other == id || root.parent == id)
+            pending.any(|(other, root)| *other == id || is_after(root, id))
         };
         let ids = ids
             .iter()
             .filter(|id| self.is_dropped(**id) && !waits(**id));
         let ids: BTreeSet<u32> = ids.copied().collect();
-        let children = self.children(|id| ids.contains(&id));
-        let place = |id| self.place(id, children.get(&id).copied());
+        let afters = self.afters(|id| ids.contains(&id));
+        let place = |id| self.place(id, afters.get(id));
         ids.into_iter().filter_map(place).collect()
     }
 }
@@ -118,12 +122,15 @@ impl Roots {
         })
     }
 
-    /// Whether a root that was dropped waits for a merge: it was dropped since, or its children
-    /// were changed.
+    /// Whether a root that was dropped waits for a merge: it was dropped since, or what comes directly
+    /// after it was changed.
     pub(in crate::txn) fn has_waiting(&self) -> bool {
         let table = self.table.lock();
         let mut pending = table.pending.iter();
-        pending.any(|(id, root)| table.is_dropped(*id) || table.is_dropped(root.parent))
+        pending.any(|(id, root)| {
+            let mut before = root.replaced.iter().chain([id, &root.parent]);
+            before.any(|id| table.is_dropped(*id))
+        })
     }
 
     /// Whether any change waits for a merge.
@@ -153,15 +160,15 @@ impl Roots {
         table.ids().filter(nameless).collect()
     }
 
-    /// The place of a root in the history; `None` if others were forked from it.
+    /// The place of a root in the history; `None` if others that come after it need it.
     ///
     /// # Errors
     /// [`Error::NotFound`].
     pub(in crate::txn) fn place_of(&self, id: u32) -> Result<Option<Place>> {
         let table = self.table.lock();
         if table.merged.contains_key(&id) {
-            let children = table.children(|parent| parent == id);
-            Ok(table.place(id, children.get(&id).copied()))
+            let afters = table.afters(|of| of == id);
+            Ok(table.place(id, afters.get(id)))
         } else {
             Err(Error::NotFound)
         }
@@ -172,8 +179,8 @@ impl Roots {
     pub(in crate::txn) fn tree_compared_with(&self, place: &Place) -> (Tree, Tree) {
         let table = self.table.lock();
         let tree = |id: u32| table.merged.get(&id).map(|root| tree_of(&root.tree));
-        let children = table.children(|parent| parent == place.id);
-        let child = children.get(&place.id).and_then(|(child, _)| tree(*child));
+        let (_, child) = table.afters(|id| id == place.id).get(place.id).children;
+        let child = child.and_then(tree);
         let child = child.filter(|_| !is_injected(InjectedFault::ChildIgnored));
         (
             tree(place.id).unwrap_or_default(),
@@ -189,18 +196,14 @@ impl Roots {
         now.first().is_some_and(same)
     }
 
-    /// The changes that remove a root, whose child gets its parent.
+    /// The changes that remove a root: its child gets its parent, and what comes after it comes after
+    /// what it came after.
     pub(in crate::txn) fn without(&self, place: &Place) -> RootChanges {
         let table = self.table.lock();
-        let parent = place.parent;
-        let children = table
-            .merged
-            .iter()
-            .filter(|(_, root)| root.parent == place.id);
-        let moved = children.map(|(id, root)| {
-            let root = root.clone();
-            (*id, Some(Root { parent, ..root }))
-        });
+        let after = table.merged.iter();
+        let after = after.filter(|(_, root)| is_after(root, place.id));
+        let history = table.merged_history();
+        let moved = after.map(|(id, root)| (*id, Some(history.without(place.id, root))));
         moved.chain([(place.id, None)]).collect()
     }
 

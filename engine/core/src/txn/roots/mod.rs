@@ -20,7 +20,7 @@
 //! | head | head | commits; forks and renames, which change its item only | as those say |
 //! | head | frozen | `Core::freeze_head`; a publish or restore: the head that is *replaced* | the record |
 //! | head, frozen | dropping, shut meanwhile | `Core::drop_root`; the background for a head without a name | the record |
-//! | dropping, or frozen without a name | shut | `begin_walk`: it has no user, and one child at most | nothing more |
+//! | dropping, or frozen without a name | shut | `begin_walk`: it has no user, and one root at most comes after it | nothing more |
 //! | shut | the same, admitted | its lineage is another one when the walk ends; no space | nothing more |
 //! | shut | gone | `dissolve`, under the lock of merges | the superblock without it |
 //! | open | closed | no caller has it and no change of it waits: [`Heads`](super::heads::Heads), under its lock | nothing more |
@@ -28,10 +28,12 @@
 //! 1. An id is given once, and never means another tree. A root that is no head does not become one.
 //! 2. A pending change is in the record that closed its context, or the volume has failed.
 //! 3. A root that is pinned or open is not shut, and the reverse: its blocks stay while it is used.
-//! 4. A root goes from the volume only if it is merged and shut, and its children get its parent.
+//! 4. A root goes from the volume only if it is merged and shut. Its child gets its parent, and what
+//!    came after it comes after what it came after.
 //! 5. A head named `main` is there before and after each change.
 
 mod drop;
+mod history;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -48,16 +50,18 @@ use cairnfs_disk::format::NODE_BLOCKS;
 use cairnfs_disk::format::key::{Key, Kind, MAIN_ROOT, VOLUME_ROOT};
 use cairnfs_disk::format::numbers::Part;
 use cairnfs_disk::format::root::{MAIN_NAME, MAX_ROOTS, RawRoot, Root, RootState, is_root_name};
-use cairnfs_disk::format::superblock::{RANGES, ROOTS};
+use cairnfs_disk::format::superblock::{RANGES, REPLACED, ROOTS};
+use cairnfs_disk::hash::IntHash;
 use cairnfs_disk::sync::Mutex;
 
 pub(super) use self::drop::{Place, RootChanges};
+use self::history::{Afters, History};
 
 /// Roots by id.
 pub(super) type RootItems = BTreeMap<u32, Root>;
 
 /// Log bytes reserved for a change of roots: five items with the longest names.
-pub(super) const ROOTS_LOG: i64 = 2048;
+pub(super) const ROOTS_LOG: i64 = 2560;
 
 #[derive(Default)]
 struct Table {
@@ -302,6 +306,39 @@ impl Roots {
         list
     }
 
+    /// All roots as in [`Self::list`], each with whether it has no name and goes as soon as nobody uses
+    /// it, because no others need it.
+    pub fn list_with_going(&self) -> Vec<(u32, Root, bool)> {
+        let list = self.list();
+        let by_id: HashMap<u32, &Root, IntHash> =
+            list.iter().map(|(id, root)| (*id, root)).collect();
+        let history = History(|id| by_id.get(&id).copied());
+        let unnamed = |id: u32| {
+            let root = by_id.get(&id);
+            root.is_some_and(|root| root.state != RootState::Head && root.name.is_empty())
+        };
+        let afters = Afters::of(list.iter().map(|(id, root)| (*id, root)), unnamed);
+        let goes = |id: u32| unnamed(id) && history.can_go(id, afters.get(id));
+        let going: Vec<bool> = list.iter().map(|(id, _)| goes(*id)).collect();
+        let list = list.into_iter().zip(going);
+        list.map(|((id, root), going)| (id, root, going)).collect()
+    }
+
+    /// The state in which two roots have parted; `None` if they have none in common, or one of them is
+    /// gone.
+    pub fn parted(&self, a: u32, b: u32) -> Option<u32> {
+        let table = self.table.lock();
+        History(|id| table.get(id)).parted(a, b)
+    }
+
+    /// What the head `staged` names as replaced once it takes the place of the head `base`, which it
+    /// names `always`, or only if others of its history may have parted from it.
+    pub(super) fn taking_place(&self, staged: u32, base: u32, always: bool) -> Vec<u32> {
+        let table = self.table.lock();
+        let replaced = History(|id| table.get(id)).taking_place(staged, base, always);
+        replaced.unwrap_or_default()
+    }
+
     /// The root of that name, pending ones included.
     pub fn named(&self, name: &str) -> Option<u32> {
         self.table.lock().names.get(name).copied()
@@ -429,9 +466,11 @@ impl Core {
         })
     }
 
-    /// Sets the feature of roots in the superblock, before the log or the index has any.
-    pub(super) fn mark_roots(&self) -> Result<()> {
-        let marked = || self.superblocks.newest().incompatible.get() & ROOTS != 0;
+    /// Sets the feature of roots in the superblock, before the log or the index has any; for those that
+    /// have `replaced` others, also the feature of these.
+    pub(super) fn mark_roots(&self, replaced: bool) -> Result<()> {
+        let features = ROOTS | if replaced { REPLACED } else { 0 };
+        let marked = || self.superblocks.newest().incompatible.get() & features == features;
         if marked() {
             return Ok(());
         }
@@ -439,7 +478,9 @@ impl Core {
             if marked() {
                 Ok(())
             } else {
-                let marked = self.superblocks.flip(|s| s.incompatible |= U64::new(ROOTS));
+                let marked = self
+                    .superblocks
+                    .flip(|s| s.incompatible |= U64::new(features));
                 marked.inspect_err(|e| self.storage.fail(e.clone()))
             }
         })
