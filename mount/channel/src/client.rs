@@ -162,7 +162,9 @@ impl Client {
     fn has_ended(&self) -> bool {
         let mut fds = [PollFd::new(&self.daemon, PollFlags::RDHUP)];
         let now = rustix::time::Timespec::default();
-        let ended = PollFlags::HUP | PollFlags::ERR | PollFlags::RDHUP;
+        // A program may have closed what it does not know, so the socket may be gone, too.
+        let gone = PollFlags::ERR | PollFlags::NVAL;
+        let ended = PollFlags::HUP | PollFlags::RDHUP | gone;
         poll(&mut fds, Some(&now)).is_ok() && fds.iter().any(|fd| fd.revents().intersects(ended))
     }
 }

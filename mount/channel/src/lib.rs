@@ -29,6 +29,7 @@
 //! The library that is loaded into programs uses [`Client`] only, which allocates nothing after it was
 //! made, starts no thread, and can be used in a signal handler.
 
+pub mod call;
 mod client;
 mod region;
 mod server;

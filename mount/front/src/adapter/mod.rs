@@ -33,6 +33,8 @@ use crate::messages::{Operation, uncounted};
 use crate::negotiate;
 use crate::ops::{Caller, NewEntry, Ops, caught};
 use crate::options::{MountOptions, WriteMode};
+use crate::program_files::DOOR;
+use crate::programs::Programs;
 use crate::syncs::Syncs;
 use crate::trees::STALE;
 use crate::waiting::Waiting;
@@ -40,8 +42,8 @@ use crate::waiting::Waiting;
 pub use notices::Notices;
 pub use replies::{TTL, attr_reply, entry_reply};
 use replies::{
-    absent, caller, entry, entry_alone, guarded, reply_attr, reply_empty, reply_entry, reply_ioctl,
-    reply_xattr, statx_reply, ttl, writing_back,
+    absent, caller, entry, entry_alone, entry_of_door, guarded, reply_attr, reply_empty,
+    reply_entry, reply_ioctl, reply_xattr, statx_reply, ttl, writing_back,
 };
 
 /// Requests in rings that wait for the kernel at one time; further ones are refused with `EBUSY`.
@@ -61,6 +63,7 @@ pub struct Adapter {
     /// Shared by requests that wait for the kernel.
     for_kernel: Arc<()>,
     syncs: Syncs<Ops>,
+    programs: Arc<Programs>,
     write: WriteMode,
     birth_times: bool,
 }
@@ -78,6 +81,7 @@ impl Adapter {
             working: Waiting::for_long_work(),
             late: Waiting::for_rings_only(),
             syncs: Syncs::new(Arc::clone(&ops)),
+            programs: Arc::new(Programs::new(Arc::clone(&ops))),
             ops,
         }
     }
@@ -86,12 +90,17 @@ impl Adapter {
     pub(crate) fn end(&self) -> End {
         // In this order: a late request may hand work over to the others.
         let pools = [&self.late, &self.working, &self.waiting];
-        End::new(self.ops(), pools.map(Waiting::clone))
+        End::new(self.ops(), self.programs(), pools.map(Waiting::clone))
     }
 
     /// Returns the operations that this adapter serves.
     pub fn ops(&self) -> Arc<Ops> {
         Arc::clone(&self.ops)
+    }
+
+    /// Returns the programs that have channels to this mount.
+    pub(crate) fn programs(&self) -> Arc<Programs> {
+        Arc::clone(&self.programs)
     }
 
     /// After an answer about the attributes of an inode, has listings renewed if that pays.
@@ -286,7 +295,10 @@ impl Server for Adapter {
                 other => other,
             })
         });
-        reply_entry(reply, outcome);
+        match outcome {
+            Ok(found) if from.ino == DOOR => reply.entry(&entry_of_door(&found)),
+            outcome => reply_entry(reply, outcome),
+        }
     }
 
     fn mkdir(&self, from: &Header, new: &NewNode<'_>, reply: ReplyEntry) {
