@@ -286,8 +286,8 @@ impl Server for Adapter {
 
     fn mknod(&self, from: &Header, new: &NewNode<'_>, reply: ReplyEntry) {
         self.ops.received(Operation::Mknod);
-        // The kernel asks for names that it takes for free: if one exists, a publish or restore has
-        // brought it since. On ESTALE it looks again, so an open(2) without O_EXCL opens the file.
+        // The kernel asks for names that it takes for free: if one exists, a publish or restore or
+        // a program beside the kernel has brought it since. On ESTALE it looks again, so an open(2) without O_EXCL opens the file.
         let outcome = guarded(&self.ops, "mknod", from.ino, || {
             let made = self.ops.mknod(new_entry(from, new), u64::from(new.rdev));
             made.map_err(|refusal| match refusal {

@@ -114,8 +114,12 @@ impl Ops {
         let mounted = self.trees.mounted();
         let (done, waits) = mounted.without_waiting(|| {
             let _exclusive = self.trees.exclude_references();
-            let what = format!("{:?}", request.op);
-            caught(&what, request.args[0], || Ok(serving.serve(&request)))
+            let [ino, ..] = request.args;
+            caught(
+                "a request of a program",
+                ino,
+                || Ok(serving.serve(&request)),
+            )
         });
         let Serving {
             changed, unused, ..
