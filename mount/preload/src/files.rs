@@ -11,7 +11,7 @@
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-use cairnfs_channel::call::Op;
+use cairnfs_channel::call::{Op, Request};
 use rustix::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use rustix::fs::{Mode, OFlags, SeekFrom, fcntl_getfl, openat, seek};
 use rustix::io::{DupFlags, Errno, FdFlags, dup3, fcntl_getfd};
@@ -134,9 +134,15 @@ pub fn get(fd: i32) -> Option<File> {
 
 /// The daemon closes a file.
 pub fn tell_closed(file: File) {
-    let args = [file.number, 0, 0, 0, 0];
     // Without a daemon nothing is open.
-    let _ = session::call(file.mount, Op::Close, args, &[]);
+    if let Some(session) = session::get(file.mount) {
+        session.post(&Request {
+            op: Op::Close,
+            args: [file.number, 0, 0, 0, 0],
+            text: &[],
+            other: &[],
+        });
+    }
 }
 
 /// A descriptor is about to be closed: it is a placeholder no more. Returns its file.

@@ -281,6 +281,13 @@ impl Session {
         }
     }
 
+    /// Asks the daemon for something of which nobody needs the answer.
+    pub fn post(&self, request: &Request<'_>) {
+        if self.client.post(&[&request.head(), request.text]) {
+            counters::served(request.op);
+        }
+    }
+
     /// The daemon does not answer any more, or all slots are taken for a moment.
     fn breaks(&self) {
         let [socket, ..] = self.own;
