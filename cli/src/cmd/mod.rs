@@ -25,6 +25,7 @@ pub mod restore;
 #[path = "restore-from.rs"]
 pub mod restore_from;
 pub mod rm;
+pub mod run;
 pub mod send;
 pub mod snapshot;
 pub mod stats;

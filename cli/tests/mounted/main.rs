@@ -48,6 +48,7 @@ mod place;
 mod posix;
 mod programs;
 mod queues;
+mod ran;
 mod read_only;
 mod readme;
 mod refused;

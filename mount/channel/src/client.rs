@@ -45,6 +45,8 @@ pub struct Client {
     daemon: OwnedFd,
     /// A bit for each slot that no call has.
     free: AtomicU64,
+    /// A bit for each slot whose reply nobody waits for.
+    posted: AtomicU64,
     patience: Patience,
 }
 
@@ -63,6 +65,7 @@ impl Client {
             doorbell,
             daemon,
             free: AtomicU64::new(u64::MAX),
+            posted: AtomicU64::new(0),
             patience: Patience::default(),
         })
     }
@@ -85,8 +88,41 @@ impl Client {
         done
     }
 
+    /// Sends a request whose reply nobody needs, and which may be carried out at any time before or after what
+    /// is asked for next. Returns false if it was not made.
+    pub fn post(&self, request: &[&[u8]]) -> bool {
+        let Some(number) = self.take_slot() else {
+            return false;
+        };
+        let slot = self.region.slots.get(number as usize);
+        let asked = slot.is_some_and(|slot| self.ask(slot, number, request));
+        let to = if asked { &self.posted } else { &self.free };
+        to.fetch_or(1 << number, Ordering::Release);
+        asked
+    }
+
+    /// Frees the slots of requests that nobody waits for and that are answered.
+    fn reclaim(&self) {
+        let mut posted = self.posted.load(Ordering::Acquire);
+        while posted != 0 {
+            let number = posted.trailing_zeros();
+            posted &= posted - 1;
+            let slot = self.region.slots.get(number as usize);
+            let done = |slot: &Slot| slot.state.load(Ordering::Acquire) == state::ANSWERED;
+            let Some(slot) = slot.filter(|slot| done(slot)) else {
+                continue;
+            };
+            let bit = 1 << number;
+            if self.posted.fetch_and(!bit, Ordering::AcqRel) & bit != 0 {
+                slot.state.store(state::FREE, Ordering::Relaxed);
+                self.free.fetch_or(bit, Ordering::Release);
+            }
+        }
+    }
+
     /// A free slot, if there is one: the first, so that few calls use little memory.
     fn take_slot(&self) -> Option<u32> {
+        self.reclaim();
         let mut free = self.free.load(Ordering::Relaxed);
         loop {
             let number = free.trailing_zeros();
@@ -108,18 +144,26 @@ impl Client {
         request: &[&[u8]],
         reply: &mut [u8],
     ) -> Result<usize, Gone> {
-        if !slot.put(request) {
+        if !self.ask(slot, number, request) {
             return Err(Gone::NotAsked);
+        }
+        self.await_reply(slot)?;
+        let len = slot.take(reply);
+        slot.state.store(state::FREE, Ordering::Relaxed);
+        Ok(len)
+    }
+
+    /// Makes a request. Returns false, with the slot free, if it is too long.
+    fn ask(&self, slot: &Slot, number: u32, request: &[&[u8]]) -> bool {
+        if !slot.put(request) {
+            return false;
         }
         slot.state.store(state::ASKED, Ordering::Release);
         self.region.pending.fetch_or(1 << number, Ordering::SeqCst);
         if self.region.asleep.load(Ordering::SeqCst) != 0 {
             self.ring();
         }
-        self.await_reply(slot)?;
-        let len = slot.take(reply);
-        slot.state.store(state::FREE, Ordering::Relaxed);
-        Ok(len)
+        true
     }
 
     /// Wakes the daemon, unless another thread does it.
@@ -162,7 +206,9 @@ impl Client {
     fn has_ended(&self) -> bool {
         let mut fds = [PollFd::new(&self.daemon, PollFlags::RDHUP)];
         let now = rustix::time::Timespec::default();
-        let ended = PollFlags::HUP | PollFlags::ERR | PollFlags::RDHUP;
+        // A program may have closed what it does not know, so the socket may be gone, too.
+        let gone = PollFlags::ERR | PollFlags::NVAL;
+        let ended = PollFlags::HUP | PollFlags::RDHUP | gone;
         poll(&mut fds, Some(&now)).is_ok() && fds.iter().any(|fd| fd.revents().intersects(ended))
     }
 }

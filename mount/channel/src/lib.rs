@@ -19,7 +19,7 @@
 //! | asked | awaited | program | the caller sleeps until the state changes |
 //! | asked | answered | daemon | the payload is the reply |
 //! | awaited | answered | daemon | the same, and the daemon wakes the caller |
-//! | answered | free | program | the reply was copied |
+//! | answered | free | program | the reply was copied, or nobody waits for it |
 //!
 //! 1. Only the program takes a slot out of *free* and *answered*, only the daemon puts it into *answered*.
 //! 2. A bit in `pending` is set only behind the state *asked*, so the daemon finds the request when it takes the bit.
@@ -29,6 +29,7 @@
 //! The library that is loaded into programs uses [`Client`] only, which allocates nothing after it was
 //! made, starts no thread, and can be used in a signal handler.
 
+pub mod call;
 mod client;
 mod region;
 mod server;

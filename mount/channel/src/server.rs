@@ -314,6 +314,7 @@ impl Server {
 #[cfg(test)]
 mod tests {
     use std::os::unix::net::UnixStream;
+    use std::sync::atomic::AtomicUsize;
     use std::thread;
 
     use super::*;
@@ -391,6 +392,33 @@ mod tests {
             ask(&client, pause);
             (0..100).for_each(|call| ask(&other, call));
         }
+        running.end();
+    }
+
+    #[test]
+    fn requests_that_nobody_waits_for_are_carried_out_and_free_their_slots() {
+        struct Counted(Arc<AtomicUsize>);
+        impl Handler for Counted {
+            fn handle(&mut self, _: u64, request: &[u8], _: &mut Vec<u8>) {
+                self.0.fetch_add(request.len(), Ordering::SeqCst);
+            }
+        }
+        let counted = Arc::<AtomicUsize>::default();
+        let (mut server, mut handler) = (Server::new().unwrap(), Counted(counted.clone()));
+        let joiner = server.joiner();
+        let thread = Some(thread::spawn(move || server.run(&mut handler)));
+        let mut running = Running { joiner, thread };
+        let (client, _socket) = running.client();
+        for round in 1..=200 {
+            assert!(client.post(&[&[1; 8]]));
+            client.call(&[&[1; 16]], &mut [0; 8]).unwrap();
+            if round % 50 == 0 {
+                // The thread sleeps by then, and is woken by a request like any other.
+                thread::sleep(std::time::Duration::from_millis(20));
+                assert_eq!(counted.load(Ordering::SeqCst), round * 24);
+            }
+        }
+        assert!(!client.post(&[&[0; PAYLOAD + 1]]));
         running.end();
     }
 

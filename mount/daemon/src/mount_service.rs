@@ -4,6 +4,7 @@
 //! Options that concern the volume as a whole are those of the first mount. A branch that can change
 //! has one mount: the kernel's caches of two would differ.
 
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -11,16 +12,19 @@ use cairnfs::fs::FileSystem;
 use cairnfs_fuse::adapter::Adapter;
 use cairnfs_fuse::mounted::Mounted;
 use cairnfs_fuse::ops::Ops;
+use cairnfs_fuse::person::Person;
 use cairnfs_fuse::sessions::{Held, NewMount, NotAdded, Watcher};
 use cairnfs_fuse::{MountOptions, ServeError, Sessions, Transport, mountinfo, session};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::sockopt::socket_peercred;
+use rustix::process::geteuid;
 
 use crate::auto_snapshots::AutoSnapshots;
 use crate::backup_worker::Orders;
 use crate::commands::{Caller, Commands};
 use crate::exit::{Failure, failed};
 use crate::failure::{io_text, shown};
-use crate::handover::control_socket::{Made, MountPolicy};
+use crate::handover::control_socket::{Channel, Made, MountPolicy};
 use crate::handover::end_notice::EndNotice;
 use crate::handover::frames::{Answer, Run, Wanted};
 use crate::opening::{self, OpenVolume, engine_options};
@@ -293,6 +297,24 @@ impl MountPolicy for MountService {
         Some(Box::new(move || mounted.leave_when_unused()))
     }
 
+    fn channel(&self, device: &str, caller: &UnixStream) -> Result<Channel, Answer> {
+        let programs = self.sessions.programs_of(device).ok_or(Answer::Unknown)?;
+        let refused = |why: &str| Answer::Refused(why.into());
+        let peer = socket_peercred(caller).map_err(|e| refused(&e.to_string()))?;
+        let person = Person::of_process(peer.pid.as_raw_nonzero().get().unsigned_abs());
+        let person = person.filter(|person| person.uid == geteuid().as_raw());
+        let person = person.ok_or_else(|| refused("only the user of the mount gets channels"))?;
+        let connection = caller.try_clone();
+        let joined = connection.and_then(|connection| programs.join(person, connection));
+        let joined = joined.map_err(|error| refused(&io_text(&error)))?;
+        let channel = joined.channel;
+        Ok(Channel {
+            answer: Answer::Channel { door: joined.door },
+            descriptors: [joined.memory, joined.doorbell],
+            end: Box::new(move || programs.leave(channel)),
+        })
+    }
+
     fn run(&self, wanted: Run, caller: Caller, begin: &mut dyn FnMut()) -> Result<u8, Answer> {
         let Some(_command) = self.sessions.begin_command() else {
             return Err(Answer::Closing);
@@ -367,7 +389,6 @@ fn is_other<T: PartialEq>(first: &Option<T>, wanted: &Option<T>) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::net::UnixStream;
     use std::sync::atomic::{AtomicBool, Ordering};
 
     use cairnfs::fs::{MakeOptions, Options, make_device};

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use crate::convert::Refusal;
 use crate::ops::Ops;
+use crate::programs::Programs;
 use crate::waiting::Waiting;
 
 /// The steps at the end of a mount.
@@ -37,13 +38,18 @@ impl Ending for () {}
 /// Ends the mount of a volume.
 pub(crate) struct End {
     ops: Arc<Ops>,
+    programs: Arc<Programs>,
     pools: [Waiting; 3],
 }
 
 impl End {
     /// Creates the handle; `pools` run the requests that event loops do not answer.
-    pub fn new(ops: Arc<Ops>, pools: [Waiting; 3]) -> Self {
-        Self { ops, pools }
+    pub fn new(ops: Arc<Ops>, programs: Arc<Programs>, pools: [Waiting; 3]) -> Self {
+        Self {
+            ops,
+            programs,
+            pools,
+        }
     }
 }
 
@@ -59,6 +65,7 @@ impl Ending for End {
     }
 
     fn release(&self) {
+        self.programs.end();
         self.ops.end();
     }
 

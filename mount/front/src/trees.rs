@@ -218,6 +218,11 @@ impl Trees {
         drop(released);
     }
 
+    /// Whether the kernel has references to the inode of an id.
+    pub fn has_references(&self, node: u64) -> bool {
+        self.counts.has(node)
+    }
+
     /// The ids of all inodes that the kernel has references to.
     pub fn nodes(&self) -> Vec<u64> {
         let counts = self.counts.all().into_iter();

@@ -4,5 +4,6 @@
 mod handles;
 mod lists;
 mod option_table;
+mod programs;
 #[path = "replaced/main.rs"]
 mod replaced;

@@ -94,10 +94,19 @@ impl Notifier {
 
     /// Sends a notification.
     pub fn send(&self, notification: &Notification) -> io::Result<()> {
+        self.send_known(notification).map(drop)
+    }
+
+    /// As [`Self::send`]; returns whether the kernel knows the inode or entry.
+    ///
+    /// # Errors
+    /// As [`Notification::outcome`].
+    pub fn send_known(&self, notification: &Notification) -> io::Result<bool> {
         loop {
             match rustix::io::write(&*self.channel, notification.bytes()) {
                 Err(SystemError::INTR) => {}
-                written => return Notification::outcome(written),
+                Err(SystemError::NOENT) => return Ok(false),
+                written => return Notification::outcome(written).map(|()| true),
             }
         }
     }

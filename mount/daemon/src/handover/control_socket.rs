@@ -9,7 +9,7 @@
 
 use std::fs::Permissions;
 use std::io::{self, Read};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use cairnfs_channel::call::VERSION;
 use cairnfs_fuse::sessions::{Ended, Watcher};
 use rustix::process::geteuid;
 
@@ -62,11 +63,27 @@ pub trait MountPolicy: Send + Sync + 'static {
     /// `None` if there is none, or somebody needs it already.
     fn lease(&self, device: &str) -> Option<Box<dyn FnOnce() + Send>>;
 
+    /// Gives a program a channel to the mount with this device number.
+    ///
+    /// # Errors
+    /// The answer that refuses it.
+    fn channel(&self, device: &str, caller: &UnixStream) -> Result<Channel, Answer>;
+
     /// Performs a command for its caller; returns its exit code. Calls `begin` before it does anything.
     ///
     /// # Errors
     /// The answer that refuses it.
     fn run(&self, wanted: Run, caller: Caller, begin: &mut dyn FnMut()) -> Result<u8, Answer>;
+}
+
+/// A channel that a program gets.
+pub struct Channel {
+    /// The answer.
+    pub answer: Answer,
+    /// What comes with it.
+    pub descriptors: [OwnedFd; 2],
+    /// What is done when the program is gone.
+    pub end: Box<dyn FnOnce() + Send>,
 }
 
 /// A mount that a command has made.
@@ -219,6 +236,19 @@ fn answer<C: MountPolicy>(caller: UnixStream, policy: &C) -> io::Result<Option<K
                 }
                 None => Answer::Unknown,
             },
+            Request::Channel { device, version } if version == VERSION => {
+                match policy.channel(&device, &caller) {
+                    Ok(channel) => {
+                        let with = channel.descriptors.each_ref().map(AsFd::as_fd);
+                        // One that is gone already is found by waiting for it.
+                        let _ = send(&caller, &channel.answer, &with);
+                        let end = channel.end;
+                        return Ok(Some(Kept { caller, end }));
+                    }
+                    Err(refused) => refused,
+                }
+            }
+            Request::Channel { .. } => Answer::Unknown,
             Request::Run(run) => perform(&caller, policy, run, descriptors)?,
         };
         send(&caller, &answer, &[])?;
@@ -300,7 +330,6 @@ mod tests {
     use super::*;
     use std::fs::File;
     use std::io::{Read, Seek, Write};
-    use std::os::fd::AsFd;
     use std::sync::Mutex;
 
     use serde_json::Value;
@@ -346,6 +375,18 @@ mod tests {
         fn lease(&self, device: &str) -> Option<Box<dyn FnOnce() + Send>> {
             let (ended, device) = (Arc::clone(&self.ended), device.to_owned());
             (device == "0:7").then(|| Box::new(move || ended.lock().unwrap().push(device)) as _)
+        }
+
+        fn channel(&self, device: &str, _: &UnixStream) -> Result<Channel, Answer> {
+            if device != "0:7" {
+                return Err(Answer::Unknown);
+            }
+            let ended = Arc::clone(&self.ended);
+            Ok(Channel {
+                answer: Answer::Channel { door: "d".into() },
+                descriptors: [(); 2].map(|()| tempfile::tempfile().unwrap().into()),
+                end: Box::new(move || ended.lock().unwrap().push("channel".into())),
+            })
         }
 
         fn run(&self, wanted: Run, caller: Caller, begin: &mut dyn FnMut()) -> Result<u8, Answer> {
@@ -489,6 +530,28 @@ mod tests {
         drop(ours);
         leased.outlast();
         assert_eq!(*policy.ended.lock().unwrap(), ["0:7"]);
+    }
+
+    #[test]
+    fn channel_is_given_to_the_same_version_and_ends_with_the_connection() {
+        let policy = Arc::<Fake>::default();
+        let channel = |device: &str, version| Request::Channel {
+            device: device.into(),
+            version,
+        };
+        for (device, version) in [("0:8", VERSION), ("0:7", VERSION + 1)] {
+            let answer = ask(&call(&policy), &channel(device, version));
+            assert_eq!(answer, Some(Answer::Unknown));
+        }
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        send(&ours, &channel("0:7", VERSION), &[]).unwrap();
+        let given = answer(theirs, &*policy).unwrap().unwrap();
+        let (told, descriptors) = receive::<Answer>(&ours, None).unwrap().unwrap();
+        assert_eq!(told, Answer::Channel { door: "d".into() });
+        assert_eq!(descriptors.len(), 2);
+        drop(ours);
+        given.outlast();
+        assert_eq!(*policy.ended.lock().unwrap(), ["channel"]);
     }
 
     #[test]

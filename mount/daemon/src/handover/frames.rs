@@ -61,6 +61,14 @@ pub enum Request {
     /// this. The answers are [`Answer::Begun`], and [`Answer::Done`] any time later. If it closes its
     /// side of the connection, the command is interrupted.
     Run(Run),
+    /// A program, not a command, wants a channel to the mount with this device number, as long as this
+    /// connection is open. The answer is [`Answer::Channel`]; its memory and its doorbell come with it.
+    Channel {
+        /// The device number.
+        device: String,
+        /// The version of what is asked by channels.
+        version: u64,
+    },
 }
 
 /// A command that the daemon shall perform.
@@ -119,6 +127,11 @@ pub enum Answer {
     Leased,
     /// The command is being performed.
     Begun,
+    /// The channel, with the name of the directory in the root that leads from it to the kernel.
+    Channel {
+        /// The name.
+        door: String,
+    },
     /// It was performed, with this exit code.
     Done(u8),
     /// The request is refused, with the reason and the next step.

@@ -33,13 +33,16 @@ use crate::messages::{Operation, uncounted};
 use crate::negotiate;
 use crate::ops::{Caller, NewEntry, Ops, Outcome, caught};
 use crate::options::{MountOptions, WriteMode};
+use crate::program_files::DOOR;
+use crate::programs::Programs;
 use crate::syncs::Syncs;
 use crate::trees::STALE;
 use crate::waiting::Waiting;
 
 pub use notices::Notices;
 use replies::{
-    Answer, absent, caller, entry, entry_alone, guarded, reply_attr, statx_reply, ttl, writing_back,
+    Answer, absent, caller, entry, entry_alone, entry_of_door, guarded, reply_attr, statx_reply,
+    ttl, writing_back,
 };
 pub use replies::{TTL, attr_reply, entry_reply};
 
@@ -60,6 +63,7 @@ pub struct Adapter {
     /// Shared by requests that wait for the kernel.
     for_kernel: Arc<()>,
     syncs: Syncs<Ops>,
+    programs: Arc<Programs>,
     write: WriteMode,
     birth_times: bool,
 }
@@ -77,6 +81,7 @@ impl Adapter {
             working: Waiting::for_long_work(),
             late: Waiting::for_rings_only(),
             syncs: Syncs::new(Arc::clone(&ops)),
+            programs: Arc::new(Programs::new(Arc::clone(&ops))),
             ops,
         }
     }
@@ -85,7 +90,7 @@ impl Adapter {
     pub(crate) fn end(&self) -> End {
         // In this order: a late request may hand work over to the others.
         let pools = [&self.late, &self.working, &self.waiting];
-        End::new(self.ops(), pools.map(Waiting::clone))
+        End::new(self.ops(), self.programs(), pools.map(Waiting::clone))
     }
 
     /// Returns the operations that this adapter serves.
@@ -103,6 +108,11 @@ impl Adapter {
     ) {
         self.ops.received(operation);
         reply.answer(guarded(&self.ops, operation.name(), ino, || op(&self.ops)));
+    }
+
+    /// Returns the programs that have channels to this mount.
+    pub(crate) fn programs(&self) -> Arc<Programs> {
+        Arc::clone(&self.programs)
     }
 
     /// After an answer about the attributes of an inode, has listings renewed if that pays.
@@ -283,15 +293,21 @@ impl Server for Adapter {
     }
 
     fn mknod(&self, from: &Header, new: &NewNode<'_>, reply: ReplyEntry) {
-        // The kernel asks for names that it takes for free: if one exists, a publish or restore has
-        // brought it since. On ESTALE it looks again, so an open(2) without O_EXCL opens the file.
-        self.serve(Operation::Mknod, from.ino, reply, |ops| {
-            let made = ops.mknod(new_entry(from, new), u64::from(new.rdev));
+        self.ops.received(Operation::Mknod);
+        // The kernel asks for names that it takes for free: if one exists, a publish, a restore or a
+        // program beside the kernel has brought it since. On ESTALE it looks again, so an open(2)
+        // without O_EXCL opens the file.
+        let outcome = guarded(&self.ops, Operation::Mknod.name(), from.ino, || {
+            let made = self.ops.mknod(new_entry(from, new), u64::from(new.rdev));
             made.map_err(|refusal| match refusal {
                 Refusal(libc::EEXIST) => STALE,
                 other => other,
             })
         });
+        match outcome {
+            Ok(found) if from.ino == DOOR => reply.entry(&entry_of_door(&found)),
+            outcome => reply.answer(outcome),
+        }
     }
 
     fn mkdir(&self, from: &Header, new: &NewNode<'_>, reply: ReplyEntry) {

@@ -26,6 +26,13 @@ impl Kernel for Notices {
         kept(ino, sent);
     }
 
+    fn drops_attributes(&self, ino: u64) -> bool {
+        let sent = self
+            .notifier
+            .send_known(&Notification::inval_inode(ino, -1, 0));
+        sent.unwrap_or_else(|error| kept(ino, Err(error)))
+    }
+
     fn forget_name(&self, dir: u64, name: &[u8]) {
         if let Err(e) = self.tell(&Notification::inval_entry(dir, name, false)) {
             let name = String::from_utf8_lossy(name);

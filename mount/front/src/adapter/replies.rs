@@ -75,6 +75,14 @@ pub(super) fn entry(found: &Found) -> EntryOut {
     }
 }
 
+/// The entry of an inode that the kernel has found in the door: it keeps no name of it there.
+pub(super) fn entry_of_door(found: &Found) -> EntryOut {
+    EntryOut {
+        entry_valid: 0,
+        ..entry(found)
+    }
+}
+
 /// An entry whose attributes cannot be read: node 0 tells the kernel that it gets the name alone.
 pub(super) fn entry_alone(listed: &EntryRef<'_>) -> EntryOut {
     let attr = abi::Attr {

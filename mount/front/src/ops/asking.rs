@@ -28,6 +28,7 @@ impl Ops {
     /// later requests; waits for those in flight.
     pub fn end(&self) {
         self.admission.shut();
+        self.programs_end();
         self.trees.end();
     }
 

@@ -9,6 +9,7 @@ use crate::control;
 use crate::convert::Refusal;
 use crate::ops::{Caller, Ops, Outcome};
 use crate::options::WriteMode;
+use crate::program_files::{DOOR, door_attr};
 use crate::trees::Place;
 
 impl Ops {
@@ -17,6 +18,9 @@ impl Ops {
     pub fn getattr(&self, node: u64, writer: bool) -> Outcome<Attr> {
         if writer && self.full.refuses(node, || self.statfs().available) {
             return Err(Error::NoSpace.into());
+        }
+        if node == DOOR {
+            return Ok(door_attr());
         }
         let place = self.trees.place(node)?;
         let attr = place.fs.getattr(place.ino)?;

@@ -10,11 +10,12 @@ use cairnfs_disk::types::{Attr, EntryRef, KillPrivileges, RenameMode};
 
 use crate::convert::Refusal;
 use crate::ops::{Caller, Found, NewEntry, Ops, Outcome};
+use crate::program_files::DOOR;
 use crate::trees::{Place, STALE};
 
 /// The access control lists that a new inode inherits.
 #[derive(Default)]
-struct Inherited {
+pub(super) struct Inherited {
     access: Option<Vec<u8>>,
     default: Option<Vec<u8>>,
 }
@@ -38,15 +39,22 @@ impl Ops {
             Error::NotFound => STALE,
             other => Refusal::from(other),
         };
+        if let Some(door) = self.door_at(dir, name) {
+            return Ok(Some(door));
+        }
         match name {
+            _ if dir == DOOR => Err(Refusal(libc::ENOENT)),
             b"." => self.lookup_node(dir).map(Some),
             b".." => self.taking(dir, |dir| {
                 let parent = dir.fs.lookup_parent(dir.ino).map_err(stale)?;
                 Ok(Some(self.found(parent)))
             }),
-            _ => self.taking(dir, |dir| match dir.fs.lookup(dir.ino, name) {
+            _ => self.taking(dir, |place| match place.fs.lookup(place.ino, name) {
                 Ok(attr) => Ok(Some(self.found(attr))),
-                Err(Error::NotFound) => Ok(None),
+                Err(Error::NotFound) => {
+                    self.dirs.absent(dir, name);
+                    Ok(None)
+                }
                 Err(e) => Err(e.into()),
             }),
         }
@@ -89,6 +97,8 @@ impl Ops {
         self.listings.forgotten(node);
         let place = self.trees.place(node).ok()?;
         let uses = self.trees.gives_back(node, uses);
+        self.dirs
+            .forgotten(node, || self.trees.has_references(node));
         if uses == 0 {
             return None;
         }
@@ -118,9 +128,13 @@ impl Ops {
 
     /// Creates a file, FIFO, socket or device. Takes a lookup reference.
     pub fn mknod(&self, new: NewEntry<'_>, rdev: u64) -> Outcome<Found> {
+        if new.dir == DOOR {
+            return self.through_door(new.name);
+        }
         self.taking(new.dir, |dir| {
             let (mode, lists) = inherit(dir, &new)?;
-            Ok(self.found(make(dir, &new, (mode, rdev), &lists)?))
+            let made = make(dir, &new, (mode, rdev), &lists)?;
+            Ok(self.made((new.dir, new.name), made))
         })
     }
 
@@ -143,34 +157,36 @@ impl Ops {
         self.taking(new.dir, |dir| {
             let (mode, lists) = inherit(dir, &new)?;
             let mode = libc::S_IFDIR | mode & !libc::S_IFMT;
-            Ok(self.found(make(dir, &new, (mode, 0), &lists)?))
+            let made = make(dir, &new, (mode, 0), &lists)?;
+            Ok(self.made((new.dir, new.name), made))
         })
     }
 
     /// Creates a symlink. Takes a lookup reference.
     pub fn symlink(&self, caller: Caller, dir: u64, name: &[u8], target: &[u8]) -> Outcome<Found> {
-        self.taking(dir, |dir| {
-            let made = dir.fs.symlink(dir.ino, name, target, caller.creds())?;
-            Ok(self.found(made))
+        self.taking(dir, |place| {
+            let made = place.fs.symlink(place.ino, name, target, caller.creds())?;
+            Ok(self.made((dir, name), made))
         })
     }
 
     /// Adds a name to an inode. Takes a lookup reference.
     pub fn link(&self, node: u64, dir: u64, name: &[u8]) -> Outcome<Found> {
-        self.taking(dir, |dir| {
+        self.taking(dir, |place| {
             let inode = self.trees.place(node)?.of_mounted()?;
-            Ok(self.found(dir.fs.link(inode.ino, dir.ino, name)?))
+            let linked = place.fs.link(inode.ino, place.ino, name)?;
+            Ok(self.made((dir, name), linked))
         })
     }
 
     /// Removes a name of an inode that is not a directory.
     pub fn unlink(&self, dir: u64, name: &[u8]) -> Outcome<()> {
-        self.on(dir, |dir| Ok(dir.fs.unlink(dir.ino, name)?))
+        self.changing(dir, |dir| Ok(dir.fs.unlink(dir.ino, name)?))
     }
 
     /// Removes an empty directory.
     pub fn rmdir(&self, dir: u64, name: &[u8]) -> Outcome<()> {
-        self.on(dir, |dir| Ok(dir.fs.rmdir(dir.ino, name)?))
+        self.changing(dir, |dir| Ok(dir.fs.rmdir(dir.ino, name)?))
     }
 
     /// Renames, with the flags of `renameat2`.
@@ -194,13 +210,35 @@ impl Ops {
             WHITEOUT_NOREPLACE => whiteout(false),
             _ => return Err(Refusal(libc::EINVAL)),
         };
-        self.on(from.0, |old| {
+        self.changing(from.0, |old| {
             let new = self.trees.place(to.0)?;
-            if Arc::ptr_eq(&old.fs, &new.fs) {
-                Ok(old.fs.rename(old.ino, from.1, new.ino, to.1, mode)?)
-            } else {
-                Err(STALE)
+            if !Arc::ptr_eq(&old.fs, &new.fs) {
+                return Err(STALE);
             }
+            old.fs.rename(old.ino, from.1, new.ino, to.1, mode)?;
+            self.dirs.made(to.0, to.1);
+            if to.0 != from.0 {
+                self.dirs.changed(to.0);
+            }
+            Ok(())
+        })
+    }
+
+    /// An inode for which the kernel has made a name, to which [`Self::taking`] took a reference.
+    fn made(&self, (dir, name): (u64, &[u8]), attr: Attr) -> Found {
+        self.dirs.made(dir, name);
+        self.dirs.changed(dir);
+        self.found(attr)
+    }
+
+    /// As [`Self::on`], for an operation by which the kernel changes entries of a directory. It holds
+    /// references, so that no program changes names meanwhile.
+    fn changing(&self, dir: u64, op: impl Fn(&Place) -> Outcome<()>) -> Outcome<()> {
+        self.on(dir, |place| {
+            let _held = self.trees.hold_references();
+            op(place)?;
+            self.dirs.changed(dir);
+            Ok(())
         })
     }
 
@@ -211,6 +249,8 @@ impl Ops {
         cookie: u64,
         each: &mut dyn FnMut(EntryRef<'_>) -> bool,
     ) -> Outcome<()> {
+        let _held = self.trees.hold_references();
+        self.dirs.listed(dir);
         let dir = self.trees.place(dir)?.of_mounted()?;
         Ok(dir.fs.readdir(dir.ino, cookie, &mut |entry| {
             let ino = self.trees.known(entry.ino);
@@ -228,6 +268,7 @@ impl Ops {
     ) -> Outcome<()> {
         let _held = self.trees.hold_references();
         let node = dir;
+        self.dirs.listed(node);
         let dir = self.trees.place(node)?.of_mounted()?;
         let (mut sent, mut left_out) = (0, None);
         let listed = dir.fs.readdir_plus(dir.ino, cookie, &mut |entry, attr| {
@@ -275,7 +316,7 @@ fn list(dir: &Place, name: &[u8]) -> Outcome<Option<Acl>> {
 
 /// Returns the mode of a new inode, and the access control lists that it inherits from its
 /// directory.
-fn inherit(dir: &Place, new: &NewEntry<'_>) -> Outcome<(u32, Inherited)> {
+pub(super) fn inherit(dir: &Place, new: &NewEntry<'_>) -> Outcome<(u32, Inherited)> {
     let Some(default) = list(dir, acl::DEFAULT)? else {
         return Ok((new.mode & !new.umask, Inherited::default()));
     };
@@ -290,7 +331,12 @@ fn inherit(dir: &Place, new: &NewEntry<'_>) -> Outcome<(u32, Inherited)> {
 }
 
 /// Creates an inode together with its inherited lists, atomically.
-fn make(dir: &Place, new: &NewEntry<'_>, mode: (u32, u64), lists: &Inherited) -> Outcome<Attr> {
+pub(super) fn make(
+    dir: &Place,
+    new: &NewEntry<'_>,
+    mode: (u32, u64),
+    lists: &Inherited,
+) -> Outcome<Attr> {
     let lists = [(acl::ACCESS, &lists.access), (acl::DEFAULT, &lists.default)];
     let given: Vec<_> = lists
         .iter()

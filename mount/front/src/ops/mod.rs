@@ -3,8 +3,8 @@
 //! Uses the engine, and of the transport only the kinds of askers: requests come as plain arguments, refusals are
 //! returned as errno values. Inodes are named by the kernel's node ids, whose meaning [`crate::trees`]
 //! knows. The operations are in files of their own by subject: `entries`, `attributes`, `contents`,
-//! `asking` (what concerns the mount as a whole) and `replacing` (another tree takes the place of the
-//! mounted one). They handle umask, clearing of privileges, inherited access control lists, reserved
+//! `asking` (what concerns the mount as a whole), `programs` (what programs ask without the kernel) and
+//! `replacing` (another tree takes the place of the mounted one). They handle umask, clearing of privileges, inherited access control lists, reserved
 //! attributes, the end of a mount, and lost writes. The kernel has already checked permissions
 //! (`default_permissions`).
 //!
@@ -22,8 +22,11 @@ mod asking;
 mod attributes;
 mod contents;
 mod entries;
+pub mod programs;
 mod replacing;
 
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
 use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -44,9 +47,11 @@ pub use crate::caller::Caller;
 pub use crate::convert::Outcome;
 use crate::convert::Refusal;
 use crate::full::Full;
+use crate::known_dirs::KnownDirs;
 use crate::losses::Losses;
 use crate::messages::{Messages, Operation};
 use crate::options::WriteMode;
+use crate::program_files::ProgramFiles;
 use crate::status::{Backup, Transport};
 use crate::trees::{Place, STALE, Trees};
 
@@ -85,6 +90,12 @@ pub struct NewEntry<'a> {
 pub trait Kernel: Send + Sync {
     /// Makes the kernel drop its cached attributes and access list of an inode. Returns at once.
     fn forget_attributes(&self, ino: u64);
+
+    /// As [`Self::forget_attributes`]; returns whether the kernel has the inode.
+    fn drops_attributes(&self, ino: u64) -> bool {
+        self.forget_attributes(ino);
+        true
+    }
 
     /// Makes the kernel drop what it knows of a name in a directory, also that there is none. Waits
     /// for operations in this directory, so it must not be called in an event loop, nor with a lock
@@ -137,11 +148,19 @@ pub struct Ops {
     admission: Admission,
     lists: Lists,
     listings: Listings,
+    dirs: KnownDirs,
+    files: ProgramFiles,
     /// Held while a listing is renewed, and by a replacement.
     renewing: Mutex<()>,
     messages: Messages,
     backup: Option<AskBackup>,
     await_backup: Option<AwaitBackup>,
+}
+
+/// A name that nobody guesses.
+fn door_name() -> String {
+    let random = || RandomState::new().hash_one(0);
+    format!(".cairnfs-{:016x}{:016x}", random(), random())
 }
 
 /// Tells how the backup of the volume goes on.
@@ -166,6 +185,8 @@ impl Ops {
             admission: Admission::default(),
             lists: Lists::default(),
             listings: Listings::default(),
+            dirs: KnownDirs::default(),
+            files: ProgramFiles::with_door(door_name()),
             renewing: Mutex::default(),
             messages: Messages::default(),
             backup: None,

@@ -29,6 +29,7 @@ use crate::mounted::Mounted;
 use crate::mounter;
 use crate::ops::Ops;
 use crate::options::MountOptions;
+use crate::programs::Programs;
 
 pub use replacing::Held;
 
@@ -90,6 +91,11 @@ pub trait Served: Server {
     fn replaceable(&self) -> Option<Arc<Ops>> {
         None
     }
+
+    /// Returns the programs that may have channels to the file system, if it serves any.
+    fn programs(&self) -> Option<Arc<Programs>> {
+        None
+    }
 }
 
 impl Served for Adapter {
@@ -99,6 +105,10 @@ impl Served for Adapter {
 
     fn replaceable(&self) -> Option<Arc<Ops>> {
         Some(self.ops())
+    }
+
+    fn programs(&self) -> Option<Arc<Programs>> {
+        Some(self.programs())
     }
 
     fn connected(&self) -> Connected {
@@ -187,6 +197,7 @@ struct Live {
     sole: Option<u64>,
     ending: Arc<dyn Ending>,
     replaceable: Option<Arc<Ops>>,
+    programs: Option<Arc<Programs>>,
     /// Name of the branch whose tree is being replaced.
     replaced: Option<String>,
     grace: Duration,
@@ -288,7 +299,7 @@ impl Sessions {
             transport: options.transport,
         };
         let (connected, ending) = (served.connected(), served.ending());
-        let replaceable = served.replaceable();
+        let (replaceable, programs) = (served.replaceable(), served.programs());
         let session = Session::new(served, device, config).map_err(NotAdded::Failed)?;
         connected(
             session.notifier(),
@@ -302,6 +313,7 @@ impl Sessions {
             sole,
             ending,
             replaceable,
+            programs,
             replaced: None,
             grace: options.grace,
             phase: Phase::Serving,
@@ -442,7 +454,7 @@ impl Sessions {
         state.closed |= !others;
         let how = if others { how } else { Ended::Last };
         // Who is told that the session has ended finds its tree closed.
-        drop((live.ending, live.replaceable));
+        drop((live.ending, live.replaceable, live.programs));
         // They write to sockets, without waiting. Who waits for the last session may end the process
         // when the lock is free.
         for watcher in live.watchers {
@@ -501,6 +513,14 @@ impl Sessions {
             live.replaceable.clone()?
         };
         ops.shown()
+    }
+
+    /// The programs that have channels to the mount with this device number.
+    pub fn programs_of(&self, device: &str) -> Option<Arc<Programs>> {
+        let state = self.state.lock();
+        let mut live = state.live.iter();
+        let live = live.find(|live| live.mounted.device() == Some(device))?;
+        live.programs.clone()
     }
 
     /// Whether the mount with this device number is one of these.

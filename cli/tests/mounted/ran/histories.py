@@ -1,0 +1,451 @@
+"""Histories of programs under `cairnfs run`, one function each. The working directory is in the mount. What
+`raw` runs goes through the kernel. The function is named by the first argument; the others are its own."""
+
+import ctypes
+import json
+import mmap
+import os
+import resource
+import signal
+import subprocess
+import sys
+import threading
+
+libc = ctypes.CDLL(None, use_errno=True)
+NEW = os.O_CREAT | os.O_EXCL | os.O_RDWR
+BARE = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+
+
+# Runs what it reads, each in the directory that is given. A process that is forked later would have the
+# files of this one handed to the kernel.
+HELPER = """
+import json, subprocess, sys
+for line in sys.stdin:
+    dir, script = json.loads(line)
+    done = subprocess.run(["bash", "-euc", script], cwd=dir, stdout=subprocess.PIPE)
+    print(json.dumps([done.returncode, done.stdout.decode()]), flush=True)
+"""
+helper = subprocess.Popen(
+    [sys.executable, "-c", HELPER],
+    env=BARE,
+    cwd="/",
+    stdin=subprocess.PIPE,
+    stdout=subprocess.PIPE,
+)
+
+
+def raw(script):
+    """Runs a shell script without the library; returns what it prints."""
+    dir = f"/proc/{os.getpid()}/cwd"
+    helper.stdin.write(json.dumps([dir, script]).encode() + b"\n")
+    helper.stdin.flush()
+    code, said = json.loads(helper.stdout.readline())
+    assert code == 0, (script, code)
+    return said
+
+
+def real_flags(fd):
+    """Flags of a descriptor as the kernel has it."""
+    text = raw(f"cat /proc/{os.getpid()}/fdinfo/{fd}")
+    return int(next(line.split()[1] for line in text.splitlines() if line.startswith("flags:")), 8)
+
+
+def served(path, flags=NEW, mode=0o644):
+    """Makes a file, which must be the daemon's."""
+    fd = os.open(path, flags, mode)
+    assert real_flags(fd) & os.O_PATH, path
+    return fd
+
+
+def tail():
+    """A log can be read by others while it is written, and written after that."""
+    fd = served("log")
+    for n in range(20):
+        os.write(fd, b"line %d\n" % n)
+        if n % 5 == 0:
+            assert raw("tail -n 1 log") == f"line {n}\n"
+    assert raw("wc -l < log").strip() == "20"
+    assert not real_flags(fd) & os.O_PATH
+    os.close(fd)
+
+
+def offsets():
+    """The kernel's descriptor goes on where the daemon's file was, with the same flags."""
+    fd = served("f")
+    os.write(fd, b"0123456789")
+    os.lseek(fd, 4, os.SEEK_SET)
+    assert os.read(fd, 3) == b"456" and os.write(fd, b"x") == 1
+    assert os.pread(fd, 100, 0) == b"0123456x89"
+    fd = served("g", flags=NEW | os.O_APPEND)
+    os.write(fd, b"abc")
+    os.lseek(fd, 0, os.SEEK_SET)
+    os.write(fd, b"def")
+    assert os.pread(fd, 100, 0) == b"abcdef"
+    os.lseek(fd, 0, os.SEEK_SET)
+    os.write(fd, b"ghi")
+    assert os.pread(fd, 100, 0) == b"abcdefghi"
+    fd = served("h", flags=os.O_CREAT | os.O_WRONLY)
+    try:
+        os.read(fd, 1)
+        assert False
+    except OSError as error:
+        assert error.errno == 9
+
+
+def descends():
+    """Children by fork, vfork and posix_spawn have the files of their parent, and share its offsets."""
+    fd = served("f")
+    os.write(fd, b"parent ")
+    child = os.fork()
+    if child == 0:
+        os.write(fd, b"child ")
+        inner = os.open("of-child", NEW, 0o600)
+        os.write(inner, b"inner")
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    os.write(fd, b"parent ")
+    fd2 = served("g")
+    os.set_inheritable(fd2, True)
+    subprocess.run(["sh", "-c", f"echo spawned >&{fd2}"], pass_fds=[fd2], check=True)
+    fd3 = served("h")
+    actions = [(os.POSIX_SPAWN_DUP2, fd3, 1)]
+    child = os.posix_spawn("/bin/echo", ["echo", "posix"], os.environ, file_actions=actions)
+    assert os.waitpid(child, 0)[1] == 0
+    assert raw("cat f g h of-child") == "parent child parent spawned\nposix\ninner"
+
+
+def closes_on_exec():
+    """Descriptors are inherited as they were opened."""
+    closed = os.open("closed", NEW | os.O_CLOEXEC, 0o600)
+    # Python adds the flag to each; this is the call of libc.
+    kept = libc.open(b"kept", NEW, 0o600)
+    for fd, expected in [(closed, "no"), (kept, "yes")]:
+        script = f"test -e /proc/self/fd/{fd} && echo yes || echo no"
+        child = subprocess.run(["sh", "-c", script], close_fds=False, stdout=subprocess.PIPE)
+        assert child.stdout.decode() == expected + "\n", (fd, expected)
+    os.write(kept, b"after")
+    assert raw("cat kept") == "after"
+
+
+def moves():
+    """The directory of an open file is renamed and closed to others, and the file removed, meanwhile."""
+    os.mkdir("d")
+    fd = served("d/f", mode=0o444)
+    os.write(fd, b"1")
+    raw("mv d e; chmod 000 e")
+    os.write(fd, b"2")
+    raw("chmod 700 e; rm e/f; rmdir e")
+    os.write(fd, b"3")
+    assert os.pread(fd, 10, 0) == b"123" and os.fstat(fd).st_nlink == 0
+    fd = served("g", mode=0)
+    os.write(fd, b"abc")
+    os.unlink("g")
+    os.write(fd, b"d")
+    memory = mmap.mmap(fd, 4)
+    assert memory[:] == b"abcd"
+    memory[0:1] = b"A"
+    memory.flush()
+    assert os.pread(fd, 10, 0) == b"Abcd" and raw("ls") == ""
+
+
+def working_directory():
+    """A relative path begins where the working directory is now, whatever its name."""
+    os.mkdir("w")
+    os.chdir("w")
+    here = os.open(".", os.O_RDONLY)
+    raw("mv ../w ../v")
+    os.close(os.open("f", NEW, 0o600))
+    os.chdir("..")
+    os.close(os.open("g", NEW, 0o600, dir_fd=here))
+    assert raw("ls v") == "f\ng\n"
+    os.chdir("v")
+    raw("rm -r ../v")
+    try:
+        os.open("h", NEW, 0o600)
+        assert False
+    except FileNotFoundError:
+        pass
+
+
+def threads():
+    """Processes are forked while other threads write."""
+    files = [served(f"f{n}") for n in range(4)]
+    ended = threading.Event()
+
+    def write(fd):
+        while not ended.is_set():
+            assert os.write(fd, b"0123456789") == 10
+
+    writers = [threading.Thread(target=write, args=[fd]) for fd in files]
+    for writer in writers:
+        writer.start()
+    for n in range(60):
+        child = os.fork()
+        if child == 0:
+            fd = os.open(f"child{n}", NEW, 0o600)
+            os.write(fd, b"x")
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        files.append(os.open(f"more{n}", NEW, 0o600))
+    ended.set()
+    for writer in writers:
+        writer.join()
+    for n in range(4):
+        data = os.pread(files[n], 1 << 30, 0)
+        assert len(data) > 0 and data == b"0123456789" * (len(data) // 10)
+
+
+def signals():
+    """A handler writes to the same file, and makes others, while the program does."""
+    fd = served("log")
+    count = 0
+
+    # A handler in C, which runs inside of whatever call it interrupts.
+    @ctypes.CFUNCTYPE(None, ctypes.c_int)
+    def handler(_):
+        nonlocal count
+        count += 1
+        assert libc.write(fd, b"signal\n", 7) == 7
+        made = libc.open(b"made%d" % count, NEW, 0o600)
+        assert made >= 0 and libc.close(made) == 0
+
+    libc.signal(signal.SIGALRM, handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
+    lines = 0
+    while count < 200:
+        assert os.write(fd, b"line\n") == 5
+        lines += 1
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    words = raw("sort log | uniq -c").split()
+    assert words == [str(lines), "line", str(count), "signal"], words
+    assert len(os.listdir(".")) == count + 1
+
+
+def full_table():
+    """A program that has all descriptors that it may have goes on."""
+    probe = served("probe")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1100, 1100))
+    files = [probe]
+    try:
+        while True:
+            files.append(os.open(f"f{len(files)}", NEW, 0o600))
+    except OSError as error:
+        assert error.errno == 24, error
+    for fd in files[-3:]:
+        assert os.write(fd, b"abc") == 3
+        assert os.pread(fd, 3, 0) == b"abc"
+    try:
+        os.open("more", NEW, 0o600)
+        assert False
+    except OSError as error:
+        assert error.errno == 24, error
+    for fd in files:
+        os.close(fd)
+    assert "more" not in os.listdir(".")
+
+
+def sizes():
+    """The limit of sizes is the kernel's to keep."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    fd = served("f")
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
+    assert os.write(fd, b"x" * 60) == 60
+    assert os.write(fd, b"x" * 60) == 40
+    try:
+        os.write(fd, b"x")
+        assert False
+    except OSError as error:
+        assert error.errno == 27
+    fd = os.open("g", NEW, 0o600)
+    assert os.write(fd, b"x" * 101) == 100
+
+
+def closes():
+    """A program closes all descriptors that it does not know, also those of the library."""
+    fd = served("f")
+    os.write(fd, b"1")
+    for other in range(3, 2000):
+        if other not in (fd, helper.stdin.fileno(), helper.stdout.fileno()):
+            try:
+                os.close(other)
+            except OSError:
+                pass
+    os.write(fd, b"2")
+    again = os.open("g", NEW, 0o600)
+    os.write(again, b"3")
+    low = max(helper.stdin.fileno(), helper.stdout.fileno()) + 1
+    os.closerange(low, 2000)
+    for n in range(30):
+        fd = os.open(f"h{n}", NEW, 0o600)
+        os.write(fd, b"4")
+    libc.closefrom(low)
+    for n in range(30):
+        fd = os.open(f"i{n}", NEW, 0o600)
+        os.write(fd, b"5")
+        os.dup2(fd, 960 + n)
+    assert raw("cat f g; cat h* | wc -c; cat i* | wc -c").split() == ["12330", "30"]
+
+
+def user():
+    """A process that changes its user has the rights of the new one."""
+    os.mkdir("mine", 0o700)
+    os.mkdir("theirs", 0o777)
+    os.chmod("theirs", 0o777)
+    fd = served("mine/f", mode=0o600)
+    os.chmod(".", 0o755)
+    os.setuid(4321)
+    os.write(fd, b"1")
+    for path in ["mine/g", "h"]:
+        try:
+            os.open(path, NEW, 0o600)
+            assert False, path
+        except PermissionError:
+            pass
+    os.close(os.open("theirs/g", NEW, 0o600))
+    assert os.stat("theirs/g").st_uid == 4321
+
+
+def links_of_process():
+    """A file is opened once more by the links of /proc."""
+    fd = served("f")
+    os.write(fd, b"abc")
+    again = os.open(f"/proc/self/fd/{fd}", os.O_RDWR)
+    assert os.read(again, 10) == b"abc"
+    fd = served("g")
+    again = os.open(f"/dev/fd/{fd}", os.O_WRONLY)
+    os.write(again, b"xyz")
+    assert os.pread(fd, 10, 0) == b"xyz"
+
+
+def umasks():
+    """The umask is the program's, and its children's."""
+    os.umask(0o077)
+    os.close(served("f", mode=0o666))
+    os.mkdir("d")
+    child = subprocess.run(["sh", "-c", "umask 0; mkdir e; : > e/g"], check=True)
+    assert child.returncode == 0
+    assert raw("stat -c %a f d e e/g").split() == ["600", "700", "777", "666"]
+
+
+def behind_the_back():
+    """System calls that the library does not see find nothing, and change nothing."""
+    syscall = ctypes.CDLL(None, use_errno=True).syscall
+    fd = served("f")
+    os.write(fd, b"1")
+    # The library sees this one.
+    assert syscall(1, fd, b"2", 1) == 1
+    assert raw("cat f") == "12"
+
+
+def mounts_inside():
+    """Something is mounted in the volume meanwhile, and taken away."""
+    os.mkdir("d")
+    os.close(os.open("d/before", NEW, 0o600))
+    raw("mount -t tmpfs tmpfs d")
+    try:
+        os.close(os.open("d/f", NEW, 0o600))
+        assert raw("stat -f -c %T d/f") == "tmpfs\n"
+    finally:
+        raw("umount d")
+    assert raw("ls d") == "before\n"
+    os.mkdir("e")
+    os.close(served("e/f"))
+
+
+def bound():
+    """A directory of the volume is shown elsewhere read-only."""
+    os.mkdir("d")
+    os.mkdir("shown")
+    raw("mount --bind d shown; mount -o remount,bind,ro shown")
+    try:
+        os.open("shown/f", NEW, 0o600)
+        assert False
+    except OSError as error:
+        assert error.errno == 30
+    finally:
+        raw("umount shown")
+
+
+def read_only(top):
+    """The mount becomes read-only."""
+    os.close(served("f"))
+    raw(f"mount -i -o remount,ro {top}")
+    try:
+        os.open("g", NEW, 0o600)
+        assert False
+    except OSError as error:
+        assert error.errno == 30
+    finally:
+        raw(f"mount -i -o remount,rw {top}")
+    os.close(served("h"))
+
+
+def busy(top):
+    """The mount is in use as long as a file is open, and not longer."""
+    os.mkdir("d")
+    fd = served("d/f")
+    os.chdir("/")
+    umount = ["umount", top]
+    failed = subprocess.run(umount, env=BARE, stderr=subprocess.PIPE, cwd="/")
+    assert b"busy" in failed.stderr, failed
+    os.close(fd)
+    subprocess.run(umount, env=BARE, check=True, cwd="/")
+
+
+def killed(pid):
+    """The daemon is killed."""
+    fd = served("f")
+    os.write(fd, b"abc")
+    synced = served("synced")
+    os.write(synced, b"durable")
+    os.fsync(synced)
+    os.kill(int(pid), signal.SIGKILL)
+    for what in [
+        lambda: os.write(fd, b"d"),
+        lambda: os.open("g", NEW, 0o600),
+        lambda: os.mkdir("d"),
+        lambda: os.fsync(fd),
+    ]:
+        try:
+            what()
+            assert False
+        except OSError as error:
+            assert error.errno in (107, 103), error
+    os.close(fd)
+
+
+def stale(command, volume):
+    """The branch is restored while files are open: those of before are stale, as on the mount."""
+    fd = served("f")
+    os.write(fd, b"1")
+    other = os.open("g", NEW, 0o600)
+    os.write(other, b"2")
+    os.fsync(other)
+    subprocess.run([command, "snapshot", volume, "s"], env=BARE, check=True)
+    os.close(os.open("later", NEW, 0o600))
+    subprocess.run([command, "restore", volume, "s"], env=BARE, check=True, stdout=subprocess.PIPE)
+    try:
+        os.write(fd, b"3")
+        os.fsync(fd)
+        assert False
+    except OSError as error:
+        assert error.errno == 116, error
+    assert raw("cat f") == "1"
+    os.close(os.open("new", NEW, 0o600))
+    assert sorted(os.listdir(".")) == ["f", "g", "new"]
+
+
+def full():
+    """A write that finds no space fails at once."""
+    fd = served("f")
+    try:
+        while True:
+            os.write(fd, b"x" * 16000)
+    except OSError as error:
+        assert error.errno == 28, error
+    size = os.fstat(fd).st_size
+    os.close(fd)
+    assert len(open("f", "rb").read()) == size
+
+
+globals()[sys.argv[1]](*sys.argv[2:])

@@ -1,0 +1,356 @@
+//! What a program asks by a channel, and how it is answered: the words of requests and replies.
+//!
+//! A request is [`WORDS`] words and up to two texts behind them, each from a multiple of eight bytes on. A
+//! reply is a [`Status`] word and up to [`ANSWER`] words. Both ends build and read them here. A request
+//! that is not understood is answered by [`Status::NotMine`]: the program makes its call to the kernel.
+//! Whatever is changed here, or means something else, needs another [`VERSION`].
+
+use crate::PAYLOAD;
+
+/// The version of requests and replies; both ends must have the same.
+pub const VERSION: u64 = 1;
+/// Words of a request.
+pub const WORDS: usize = 8;
+/// Words of a reply behind its status.
+pub const ANSWER: usize = 16;
+/// The largest number of bytes that one write can have.
+pub const WRITE_MAX: usize = PAYLOAD - WORDS * 8;
+/// Counters of `cairnfs run --stats`: those of [`Op`] by their numbers, from [`LEFT`] on those of [`Why`].
+pub const COUNTERS: usize = 64;
+/// The first counter of calls that were left to the kernel.
+pub const LEFT: usize = 32;
+/// In place of an offset: that of the open file. In place of a user or group: as it is.
+pub const NONE: u64 = u64::MAX;
+/// In place of nanoseconds: the time is left as it is.
+pub const OMIT: u64 = u64::MAX;
+/// In place of nanoseconds: the time of the call.
+pub const NOW: u64 = u64::MAX - 1;
+
+/// What is asked for. `base` is the number of the inode where the path begins; `file` is what
+/// [`Op::Create`] has returned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u64)]
+pub enum Op {
+    /// base, flags of open(2), mode, umask; path. Answer: file.
+    Create = 1,
+    /// base, mode, umask; path.
+    Mkdir,
+    /// base; path, target.
+    Symlink,
+    /// base, whether a directory; path.
+    Remove,
+    /// base, the other base, flags; path, the other path.
+    Rename,
+    /// base, mode; path.
+    Chmod,
+    /// base, user, group; path.
+    Chown,
+    /// base, seconds, nanoseconds, seconds, nanoseconds (of access, of change); path.
+    Utimens,
+    /// file, offset or [`NONE`]; bytes. Answer: how many were written.
+    Write,
+    /// file, size.
+    Truncate,
+    /// file, offset, whence. Answer: offset.
+    Seek,
+    /// file. Answer: [`Stat`].
+    Stat,
+    /// file, mode.
+    FileChmod,
+    /// file, user, group.
+    FileChown,
+    /// file, and times as [`Op::Utimens`].
+    FileUtimens,
+    /// file: a descriptor of the kernel shall take its place. Answer: offset. From then on it can be
+    /// opened by its number in the door, and [`Op::Close`] is still to come.
+    Leave,
+    /// file.
+    Close,
+}
+
+impl Op {
+    /// All of them, in the order of their numbers.
+    pub const ALL: [Self; 17] = [
+        Self::Create,
+        Self::Mkdir,
+        Self::Symlink,
+        Self::Remove,
+        Self::Rename,
+        Self::Chmod,
+        Self::Chown,
+        Self::Utimens,
+        Self::Write,
+        Self::Truncate,
+        Self::Seek,
+        Self::Stat,
+        Self::FileChmod,
+        Self::FileChown,
+        Self::FileUtimens,
+        Self::Leave,
+        Self::Close,
+    ];
+
+    /// The one with this number.
+    pub fn of(number: u64) -> Option<Self> {
+        let at = usize::try_from(number).ok()?.checked_sub(1)?;
+        Self::ALL.get(at).copied()
+    }
+}
+
+/// What became of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u64)]
+pub enum Status {
+    /// It is done.
+    Done = 0,
+    /// Nothing was done: the kernel is to be asked.
+    NotMine = 1,
+    /// It fails with the error number in the first word.
+    Failed = 2,
+}
+
+/// Why a request is the kernel's, in the first word behind [`Status::NotMine`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u64)]
+pub enum Why {
+    /// The kernel knows the inode.
+    Known = 0,
+    /// The kernel may have cached that the name does not exist, or the listing of its directory.
+    Cached,
+    /// Permission was not certain, or an access control list or a special bit is involved.
+    Permission,
+    /// The path has a symbolic link, "..", or another form that only the kernel resolves.
+    Path,
+    /// The operation would fail, or the device had to be waited for.
+    Trouble,
+    /// The call is one that is always left to the kernel.
+    Call,
+}
+
+/// Number of reasons.
+pub const REASONS: usize = 6;
+
+impl Why {
+    /// All of them, in the order of their numbers.
+    pub const ALL: [Self; REASONS] = [
+        Self::Known,
+        Self::Cached,
+        Self::Permission,
+        Self::Path,
+        Self::Trouble,
+        Self::Call,
+    ];
+
+    /// The one with this number.
+    pub fn of(number: u64) -> Option<Self> {
+        Self::ALL.get(usize::try_from(number).ok()?).copied()
+    }
+}
+
+/// The attributes in the answer to [`Op::Stat`], in this order of words.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Stat {
+    /// Inode number.
+    pub ino: u64,
+    /// Type and permissions.
+    pub mode: u64,
+    /// Number of names.
+    pub nlink: u64,
+    /// Owner.
+    pub uid: u64,
+    /// Group.
+    pub gid: u64,
+    /// Bytes.
+    pub size: u64,
+    /// Blocks of 512 bytes.
+    pub blocks: u64,
+    /// Preferred size of reads and writes.
+    pub blksize: u64,
+    /// Times of access, of change of contents, and of change: seconds and nanoseconds.
+    pub times: [u64; 6],
+}
+
+impl Stat {
+    /// As words.
+    pub fn words(&self) -> [u64; 14] {
+        let [a, an, m, mn, c, cn] = self.times;
+        [
+            self.ino,
+            self.mode,
+            self.nlink,
+            self.uid,
+            self.gid,
+            self.size,
+            self.blocks,
+            self.blksize,
+            a,
+            an,
+            m,
+            mn,
+            c,
+            cn,
+        ]
+    }
+
+    /// From words.
+    pub fn of(words: &[u64; ANSWER]) -> Self {
+        let [
+            ino,
+            mode,
+            nlink,
+            uid,
+            gid,
+            size,
+            blocks,
+            blksize,
+            a,
+            an,
+            m,
+            mn,
+            c,
+            cn,
+            _,
+            _,
+        ] = *words;
+        Self {
+            ino,
+            mode,
+            nlink,
+            uid,
+            gid,
+            size,
+            blocks,
+            blksize,
+            times: [a, an, m, mn, c, cn],
+        }
+    }
+}
+
+/// A request as the daemon reads it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Request<'a> {
+    /// What is asked for.
+    pub op: Op,
+    /// Its words, in the order of [`Op`].
+    pub args: [u64; 5],
+    /// The path, or the bytes of a write.
+    pub text: &'a [u8],
+    /// The second text.
+    pub other: &'a [u8],
+}
+
+impl<'a> Request<'a> {
+    /// The words of the head.
+    pub fn head(&self) -> [u8; WORDS * 8] {
+        let [a, b, c, d, e] = self.args;
+        let lens = [self.text.len() as u64, self.other.len() as u64];
+        let words = [self.op as u64, a, b, c, d, e, lens[0], lens[1]];
+        let mut bytes = [0; WORDS * 8];
+        for (to, word) in bytes.chunks_exact_mut(8).zip(words) {
+            to.copy_from_slice(&word.to_le_bytes());
+        }
+        bytes
+    }
+
+    /// Reads a request; `None` if it is none.
+    pub fn parse(bytes: &'a [u8]) -> Option<Self> {
+        let (head, rest) = bytes.split_first_chunk::<{ WORDS * 8 }>()?;
+        let mut words = [0; WORDS];
+        for (word, from) in words.iter_mut().zip(head.chunks_exact(8)) {
+            *word = u64::from_le_bytes(from.try_into().ok()?);
+        }
+        let [op, a, b, c, d, e, len, other_len] = words;
+        let (len, other_len) = (usize::try_from(len).ok()?, usize::try_from(other_len).ok()?);
+        let text = rest.get(..len)?;
+        let other = match other_len {
+            0 => &[],
+            len => rest.get(text.len().next_multiple_of(8)..)?.get(..len)?,
+        };
+        Some(Self {
+            op: Op::of(op)?,
+            args: [a, b, c, d, e],
+            text,
+            other,
+        })
+    }
+}
+
+/// Reads a reply: its status and its words.
+pub fn parse_reply(bytes: &[u8]) -> Option<(Status, [u64; ANSWER])> {
+    let mut all = bytes
+        .chunks_exact(8)
+        .filter_map(|word| Some(u64::from_le_bytes(word.try_into().ok()?)));
+    let status = match all.next()? {
+        0 => Status::Done,
+        1 => Status::NotMine,
+        2 => Status::Failed,
+        _ => return None,
+    };
+    let mut words = [0; ANSWER];
+    for (to, word) in words.iter_mut().zip(all) {
+        *to = word;
+    }
+    Some((status, words))
+}
+
+/// Writes a reply.
+pub fn put_reply(reply: &mut Vec<u8>, status: Status, words: &[u64]) {
+    reply.extend((status as u64).to_le_bytes());
+    for word in words {
+        reply.extend(word.to_le_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_those_of_the_lists() {
+        for (number, op) in (1..).zip(Op::ALL) {
+            assert_eq!((op as u64, Op::of(number)), (number, Some(op)));
+        }
+        assert_eq!((Op::of(0), Op::of(18)), (None, None));
+        for (number, why) in (0..).zip(Why::ALL) {
+            assert_eq!((why as u64, Why::of(number)), (number, Some(why)));
+        }
+    }
+
+    #[test]
+    fn requests_are_read_as_they_were_made_and_lengths_are_not_believed() {
+        let request = Request {
+            op: Op::Rename,
+            args: [1, 2, 3, 4, NONE],
+            text: b"a/b",
+            other: b"longer than a word",
+        };
+        let padded = [request.text, &[0; 5]].concat();
+        let bytes = [&request.head()[..], &padded, request.other].concat();
+        assert_eq!(Request::parse(&bytes), Some(request));
+        assert_eq!(Request::parse(&bytes[..bytes.len() - 1]), None);
+        assert_eq!(Request::parse(&[]), None);
+        for word in 0..WORDS {
+            let mut wrong = bytes.clone();
+            wrong[word * 8..][..8].fill(0xff);
+            // Only an operation or a length that is none can be refused here.
+            let refused = [0, 6, 7].contains(&word);
+            assert_eq!(Request::parse(&wrong).is_none(), refused, "{word}");
+        }
+    }
+
+    #[test]
+    fn replies_are_read_as_they_were_made() {
+        let stat = Stat {
+            ino: 1,
+            size: 2,
+            times: [3, 4, 5, 6, 7, 8],
+            ..Stat::default()
+        };
+        let mut reply = Vec::new();
+        put_reply(&mut reply, Status::Done, &stat.words());
+        let (status, words) = parse_reply(&reply).unwrap();
+        assert_eq!((status, Stat::of(&words)), (Status::Done, stat));
+        assert_eq!(parse_reply(&9u64.to_le_bytes()), None);
+        assert_eq!(parse_reply(&[]), None);
+    }
+}

@@ -1,0 +1,623 @@
+//! What programs ask by a channel, beside the kernel, in the same tree.
+//!
+//! 1. A request is served only if the kernel knows none of the inodes that it changes, except the
+//!    directories of the names: so nothing that the kernel has cached of a file becomes stale.
+//! 2. In a directory that the kernel knows, nothing is changed of which it may have cached the absence or
+//!    a listing ([`crate::known_dirs`]), and it drops its attributes before the program is answered.
+//! 3. References of the kernel are excluded meanwhile, so what was found out about them holds.
+//! 4. Nothing is refused here: what would fail, what is not certain, and what has to wait for the device is
+//!    left to the kernel, as nothing was done.
+
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use cairnfs::Error;
+use cairnfs::fs::FileSystem;
+use cairnfs_channel::call::{self, NONE, Op, Request, Stat, Status, Why};
+use cairnfs_disk::acl;
+use cairnfs_disk::format::ROOT_INO;
+use cairnfs_disk::types::{Attr, FileKind, RenameMode, SetAttr, SetTime, Time};
+
+use crate::admission::Purpose;
+use crate::convert::{Refusal, file_attr};
+use crate::ops::entries::{inherit, make};
+use crate::ops::{Found, NewEntry, Ops, Outcome, caught};
+use crate::person::{Person, SEARCH, WRITE};
+use crate::program_files::{DOOR, ProgramFile, door_attr};
+use crate::trees::{Place, STALE};
+
+/// How often, and how long each time, it is waited for a reply that brings a directory to the kernel and is
+/// on its way. Only its attributes are at stake.
+const ARRIVALS: u32 = 200;
+const ARRIVAL: Duration = Duration::from_micros(50);
+
+/// Longest target of a symbolic link.
+const TARGET_MAX: usize = 4095;
+
+/// Why a request is not done.
+enum Not {
+    /// The kernel is asked.
+    Mine(Why),
+    /// It fails.
+    Failed(i32),
+}
+
+impl From<Error> for Not {
+    fn from(_: Error) -> Self {
+        Self::Mine(Why::Trouble)
+    }
+}
+
+impl From<Refusal> for Not {
+    fn from(_: Refusal) -> Self {
+        Self::Mine(Why::Trouble)
+    }
+}
+
+type Done<T> = Result<T, Not>;
+
+fn not<T>(why: Why) -> Done<T> {
+    Err(Not::Mine(why))
+}
+
+/// A program with a channel.
+#[derive(Debug)]
+pub struct Program {
+    /// Its user.
+    pub person: Person,
+    /// The number of its channel.
+    pub channel: u64,
+}
+
+/// A directory, and a name in it.
+struct At<'p> {
+    dir: Place,
+    attr: Attr,
+    name: &'p [u8],
+}
+
+/// A request that is under way.
+struct Serving<'o> {
+    ops: &'o Ops,
+    program: &'o Program,
+    /// Directories that the kernel knows and whose attributes have changed.
+    changed: Vec<u64>,
+    /// Files whose use is given back at the end.
+    unused: Vec<ProgramFile>,
+}
+
+impl Ops {
+    /// Answers a request of a program.
+    pub fn serve_program(&self, program: &Program, request: &[u8], reply: &mut Vec<u8>) {
+        let served = self.served(program, request);
+        match served {
+            Ok(words) => call::put_reply(reply, Status::Done, &words),
+            Err(Not::Mine(why)) => call::put_reply(reply, Status::NotMine, &[why as u64]),
+            Err(Not::Failed(errno)) => {
+                call::put_reply(reply, Status::Failed, &[errno.unsigned_abs().into()]);
+            }
+        }
+    }
+
+    fn served(&self, program: &Program, request: &[u8]) -> Done<Vec<u64>> {
+        let Some(request) = Request::parse(request) else {
+            return not(Why::Call);
+        };
+        let _inside = self.admission.enter(Purpose::New)?;
+        let mut serving = Serving {
+            ops: self,
+            program,
+            changed: Vec::new(),
+            unused: Vec::new(),
+        };
+        let mounted = self.trees.mounted();
+        let (done, waits) = mounted.without_waiting(|| {
+            let _exclusive = self.trees.exclude_references();
+            let [ino, ..] = request.args;
+            caught(
+                "a request of a program",
+                ino,
+                || Ok(serving.serve(&request)),
+            )
+        });
+        let Serving {
+            changed, unused, ..
+        } = serving;
+        unused.into_iter().for_each(give_back);
+        let words = done??;
+        if let Err(Refusal(errno)) = self.settle(waits) {
+            return Err(Not::Failed(errno));
+        }
+        changed.into_iter().for_each(|dir| self.has_changed(dir));
+        Ok(words)
+    }
+
+    /// Whether the kernel has, or is about to get, an inode of the mounted tree.
+    fn is_known(&self, ino: u64) -> bool {
+        ino == ROOT_INO || self.trees.has_references(self.trees.known(ino))
+    }
+
+    /// Has the kernel drop the attributes of a directory that has changed.
+    fn has_changed(&self, dir: u64) {
+        let Some(kernel) = self.kernel.get() else {
+            return;
+        };
+        for _ in 0..ARRIVALS {
+            if kernel.drops_attributes(dir) || !self.trees.has_references(dir) {
+                return;
+            }
+            // It was evicted, and a reply that brings it again is on its way.
+            self.dirs.seen(dir, false);
+            thread::sleep(ARRIVAL);
+        }
+        tracing::warn!("the kernel may keep attributes of directory {dir} that have changed");
+    }
+
+    /// The name of the door, which programs of the mount's user are told.
+    pub fn door(&self) -> &str {
+        self.files.door()
+    }
+
+    /// The door, if that is what is looked up.
+    pub(super) fn door_at(&self, dir: u64, name: &[u8]) -> Option<Found> {
+        (dir == ROOT_INO && self.files.is_door(name)).then(|| Found {
+            node: DOOR,
+            attr: door_attr(),
+        })
+    }
+
+    /// The kernel gets the file that a program has left. Takes a lookup reference.
+    pub(super) fn through_door(&self, name: &[u8]) -> Outcome<Found> {
+        let _held = self.trees.hold_references();
+        let file = self.files.behind(name).ok_or(Refusal(libc::ENOENT))?;
+        if !Arc::ptr_eq(&file.fs, &self.trees.mounted()) {
+            return Err(STALE);
+        }
+        Ok(self.found(file.fs.lookup_number(file.ino)?))
+    }
+
+    /// Closes what a program has open that has ended.
+    pub fn program_ended(&self, channel: u64) {
+        self.files
+            .take(Some(channel))
+            .into_iter()
+            .for_each(give_back);
+    }
+
+    /// Closes what all programs have open.
+    pub(super) fn programs_end(&self) {
+        self.files.take(None).into_iter().for_each(give_back);
+    }
+}
+
+/// Gives the use of a file back. The removal of a large one is left to a thread.
+fn give_back(file: ProgramFile) {
+    if file.fs.forget_at_once(file.ino, 1) {
+        let remove = move || file.fs.remove_unused(file.ino);
+        let thread = thread::Builder::new().name("cairnfs-remove".into());
+        if let Err(error) = thread.spawn(remove) {
+            tracing::warn!("a file without names is removed by the next mount: no thread: {error}");
+        }
+    }
+}
+
+impl Serving<'_> {
+    fn serve(&mut self, request: &Request<'_>) -> Done<Vec<u64>> {
+        let [a, b, c, d, e] = request.args;
+        let (path, other) = (request.text, request.other);
+        let nothing = |()| Vec::new();
+        match request.op {
+            Op::Create => self.create((a, path), b, c, d).map(|file| vec![file]),
+            Op::Mkdir => self.mkdir((a, path), b, c).map(nothing),
+            Op::Symlink => self.symlink((a, path), other).map(nothing),
+            Op::Remove => self.remove((a, path), b != 0).map(nothing),
+            Op::Rename => self.rename((a, path), (b, other), c).map(nothing),
+            Op::Chmod => self
+                .inode((a, path))
+                .and_then(|i| self.chmod(i, b))
+                .map(nothing),
+            Op::Chown => self
+                .inode((a, path))
+                .and_then(|i| self.chown(i, b, c))
+                .map(nothing),
+            Op::Utimens => {
+                let times = [(b, c), (d, e)];
+                self.inode((a, path))
+                    .and_then(|i| self.utimens(i, times))
+                    .map(nothing)
+            }
+            Op::Write => self.write(a, b, path).map(|len| vec![len]),
+            Op::Truncate => self.truncate(a, b).map(nothing),
+            Op::Seek => self.seek(a, b.cast_signed(), c).map(|offset| vec![offset]),
+            Op::Stat => self.stat(a).map(|stat| stat.words().to_vec()),
+            Op::FileChmod => self.attr_of(a).and_then(|i| self.chmod(i, b)).map(nothing),
+            Op::FileChown => self
+                .attr_of(a)
+                .and_then(|i| self.chown(i, b, c))
+                .map(nothing),
+            Op::FileUtimens => {
+                let times = [(b, c), (d, e)];
+                self.attr_of(a)
+                    .and_then(|i| self.utimens(i, times))
+                    .map(nothing)
+            }
+            Op::Leave => match self.ops.files.leave(self.program.channel, a) {
+                Some(offset) => Ok(vec![offset]),
+                None => Err(Not::Failed(libc::EBADF)),
+            },
+            Op::Close => {
+                let closed = self.ops.files.close(self.program.channel, a);
+                self.unused.extend(closed);
+                Ok(Vec::new())
+            }
+        }
+    }
+
+    /// Whether a mode decides what the user may do.
+    fn without_list(&self, fs: &FileSystem, attr: &Attr) -> Done<()> {
+        if self.program.person.needs_no_list(attr) {
+            return Ok(());
+        }
+        match fs.getxattr(attr.ino, acl::ACCESS) {
+            Err(Error::NoAttribute | Error::Unsupported(_)) => Ok(()),
+            Ok(_) => not(Why::Permission),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn permits(&self, fs: &FileSystem, attr: &Attr, wanted: u32) -> Done<()> {
+        self.without_list(fs, attr)?;
+        if self.program.person.permits(attr, wanted) {
+            Ok(())
+        } else {
+            not(Why::Permission)
+        }
+    }
+
+    /// Resolves a path up to its last name.
+    fn walk<'p>(&self, (base, path): (u64, &'p [u8])) -> Done<At<'p>> {
+        let dir = self.ops.trees.place(base)?.of_mounted()?;
+        if !self.ops.is_known(dir.ino) {
+            return not(Why::Path);
+        }
+        let mut attr = dir.fs.getattr(dir.ino)?;
+        let mut names = path
+            .split(|byte| *byte == b'/')
+            .filter(|name| !name.is_empty())
+            .peekable();
+        if path.first() == Some(&b'/') || path.last() == Some(&b'/') || path.contains(&0) {
+            return not(Why::Path);
+        }
+        loop {
+            let name = match names.next() {
+                None | Some(b"..") => return not(Why::Path),
+                Some(b".") if names.peek().is_none() => return not(Why::Path),
+                Some(b".") => continue,
+                Some(name) => name,
+            };
+            if attr.kind != FileKind::Directory {
+                return not(Why::Path);
+            }
+            self.permits(&dir.fs, &attr, SEARCH)?;
+            if names.peek().is_none() {
+                let dir = Place {
+                    ino: attr.ino,
+                    ..dir
+                };
+                return Ok(At { dir, attr, name });
+            }
+            attr = child(&dir.fs, attr.ino, name)?;
+        }
+    }
+
+    /// Before entries of a directory change: `made` if the name is made, otherwise it is removed.
+    fn enters(&mut self, at: &At<'_>, made: bool) -> Done<()> {
+        self.permits(&at.dir.fs, &at.attr, WRITE | SEARCH)?;
+        if !self.ops.is_known(at.dir.ino) {
+            return Ok(());
+        }
+        let node = self.ops.trees.known(at.dir.ino);
+        let dirs = &self.ops.dirs;
+        if dirs.refuses(node, made.then_some(at.name)) {
+            return not(Why::Cached);
+        }
+        if let Some(kernel) = self.ops.kernel.get()
+            && node != ROOT_INO
+            && !dirs.has_arrived(node)
+        {
+            if !kernel.drops_attributes(node) {
+                return not(Why::Cached);
+            }
+            dirs.seen(node, true);
+        }
+        self.changed.push(node);
+        Ok(())
+    }
+
+    /// An inode of which attributes or names may be changed here.
+    fn unknown(&self, attr: Attr) -> Done<Attr> {
+        if self.ops.is_known(attr.ino) {
+            not(Why::Known)
+        } else {
+            Ok(attr)
+        }
+    }
+
+    fn new_entry<'p>(&self, at: &At<'p>, mode: u32, umask: u64) -> NewEntry<'p> {
+        NewEntry {
+            caller: self.program.person.caller(),
+            dir: at.dir.ino,
+            name: at.name,
+            mode,
+            umask: umask as u32 & 0o777,
+        }
+    }
+
+    fn create(&mut self, at: (u64, &[u8]), flags: u64, mode: u64, umask: u64) -> Done<u64> {
+        if mode & 0o7000 != 0 {
+            return not(Why::Permission);
+        }
+        if !self.ops.files.has_room(self.program.channel) {
+            return not(Why::Trouble);
+        }
+        let at = self.walk(at)?;
+        self.enters(&at, true)?;
+        let new = self.new_entry(&at, libc::S_IFREG | mode as u32 & 0o777, umask);
+        let (mode, lists) = inherit(&at.dir, &new)?;
+        let made = make(&at.dir, &new, (mode, 0), &lists)?;
+        let access = flags as i32 & libc::O_ACCMODE;
+        Ok(self.ops.files.add(ProgramFile {
+            fs: Arc::clone(&at.dir.fs),
+            ino: made.ino,
+            channel: self.program.channel,
+            offset: 0,
+            writable: access == libc::O_WRONLY || access == libc::O_RDWR,
+            append: flags as i32 & libc::O_APPEND != 0,
+            left: false,
+        }))
+    }
+
+    fn mkdir(&mut self, (base, path): (u64, &[u8]), mode: u64, umask: u64) -> Done<()> {
+        let end = path
+            .iter()
+            .rposition(|byte| *byte != b'/')
+            .map_or(0, |last| last + 1);
+        let at = self.walk((base, path.get(..end).unwrap_or_default()))?;
+        self.enters(&at, true)?;
+        let new = self.new_entry(&at, libc::S_IFDIR | mode as u32 & 0o1777, umask);
+        let (mode, lists) = inherit(&at.dir, &new)?;
+        let made = make(
+            &at.dir,
+            &new,
+            (libc::S_IFDIR | mode & !libc::S_IFMT, 0),
+            &lists,
+        )?;
+        at.dir.fs.forget(made.ino, 1);
+        Ok(())
+    }
+
+    fn symlink(&mut self, at: (u64, &[u8]), target: &[u8]) -> Done<()> {
+        if target.is_empty() || target.len() > TARGET_MAX || target.contains(&0) {
+            return not(Why::Path);
+        }
+        let at = self.walk(at)?;
+        self.enters(&at, true)?;
+        let creds = self.program.person.caller().creds();
+        let made = at.dir.fs.symlink(at.dir.ino, at.name, target, creds)?;
+        at.dir.fs.forget(made.ino, 1);
+        Ok(())
+    }
+
+    /// The inode of a name that is about to be removed.
+    fn removable(&self, at: &At<'_>, inode: Attr) -> Done<Attr> {
+        let inode = self.unknown(inode)?;
+        if self.program.person.may_remove(&at.attr, &inode) {
+            Ok(inode)
+        } else {
+            not(Why::Permission)
+        }
+    }
+
+    fn remove(&mut self, at: (u64, &[u8]), is_dir: bool) -> Done<()> {
+        let at = self.walk(at)?;
+        let inode = self.removable(&at, child(&at.dir.fs, at.dir.ino, at.name)?)?;
+        if (inode.kind == FileKind::Directory) != is_dir {
+            return not(Why::Trouble);
+        }
+        self.enters(&at, false)?;
+        let (fs, dir) = (&at.dir.fs, at.dir.ino);
+        let removed = if is_dir {
+            fs.rmdir(dir, at.name)
+        } else {
+            fs.unlink(dir, at.name)
+        };
+        Ok(removed?)
+    }
+
+    fn rename(&mut self, from: (u64, &[u8]), to: (u64, &[u8]), flags: u64) -> Done<()> {
+        let mode = match u32::try_from(flags) {
+            Ok(0) => RenameMode::Replace,
+            Ok(libc::RENAME_NOREPLACE) => RenameMode::NoReplace,
+            _ => return not(Why::Call),
+        };
+        let (from, to) = (self.walk(from)?, self.walk(to)?);
+        if !Arc::ptr_eq(&from.dir.fs, &to.dir.fs) {
+            return not(Why::Trouble);
+        }
+        let moved = self.removable(&from, child(&from.dir.fs, from.dir.ino, from.name)?)?;
+        if moved.kind == FileKind::Directory && from.dir.ino != to.dir.ino {
+            self.permits(&from.dir.fs, &moved, WRITE)?;
+        }
+        match child(&to.dir.fs, to.dir.ino, to.name) {
+            Ok(replaced) if replaced.ino == moved.ino => return not(Why::Trouble),
+            Ok(replaced) => drop(self.removable(&to, replaced)?),
+            Err(Error::NotFound) => {}
+            Err(error) => return Err(error.into()),
+        }
+        self.enters(&from, false)?;
+        self.enters(&to, true)?;
+        let (fs, dirs) = (&from.dir.fs, (from.dir.ino, to.dir.ino));
+        Ok(fs.rename(dirs.0, from.name, dirs.1, to.name, mode)?)
+    }
+
+    /// The inode of a path, whose attributes are to change.
+    fn inode(&self, at: (u64, &[u8])) -> Done<Attr> {
+        let at = self.walk(at)?;
+        let inode = child(&at.dir.fs, at.dir.ino, at.name)?;
+        match inode.kind {
+            FileKind::Symlink => not(Why::Path),
+            _ => self.unknown(inode),
+        }
+    }
+
+    fn set(&self, inode: &Attr, set: SetAttr) -> Done<()> {
+        let caller = self.program.person.caller();
+        self.ops.setattr(caller, inode.ino, set)?;
+        Ok(())
+    }
+
+    fn chmod(&self, inode: Attr, mode: u64) -> Done<()> {
+        if (mode | u64::from(inode.mode)) & 0o6000 != 0 || !self.program.person.owns(&inode) {
+            return not(Why::Permission);
+        }
+        let mode = Some(mode as u32 & 0o1777);
+        let set = SetAttr {
+            mode,
+            ..SetAttr::default()
+        };
+        self.set(&inode, set)
+    }
+
+    fn chown(&self, inode: Attr, uid: u64, gid: u64) -> Done<()> {
+        let id = |id: u64| match id {
+            NONE => Ok(None),
+            id => u32::try_from(id).map(Some).or(not(Why::Call)),
+        };
+        let (uid, gid) = (id(uid)?, id(gid)?);
+        let none = uid.is_none() && gid.is_none();
+        if none || inode.mode & 0o6000 != 0 || !self.program.person.is_super() {
+            return not(Why::Permission);
+        }
+        let set = SetAttr {
+            uid,
+            gid,
+            ..SetAttr::default()
+        };
+        self.set(&inode, set)
+    }
+
+    fn utimens(&self, inode: Attr, [access, change]: [(u64, u64); 2]) -> Done<()> {
+        let time = |(secs, nanos): (u64, u64)| match nanos {
+            call::OMIT => Ok(None),
+            call::NOW => Ok(Some(SetTime::Now)),
+            nanos if nanos < 1_000_000_000 => Ok(Some(SetTime::At(Time {
+                secs: secs.cast_signed(),
+                nanos: nanos as u32,
+            }))),
+            _ => not(Why::Call),
+        };
+        let (atime, mtime) = (time(access)?, time(change)?);
+        if atime.is_none() && mtime.is_none() || !self.program.person.owns(&inode) {
+            return not(Why::Permission);
+        }
+        let set = SetAttr {
+            atime,
+            mtime,
+            ..SetAttr::default()
+        };
+        self.set(&inode, set)
+    }
+
+    /// A file that the program has open and the kernel does not know.
+    fn file(&self, number: u64) -> Done<ProgramFile> {
+        let Some(file) = self.ops.files.get(self.program.channel, number) else {
+            return not(Why::Call);
+        };
+        let is_mounted = Arc::ptr_eq(&file.fs, &self.ops.trees.mounted());
+        if !is_mounted || self.ops.is_known(file.ino) {
+            return not(Why::Known);
+        }
+        Ok(file)
+    }
+
+    fn attr_of(&self, number: u64) -> Done<Attr> {
+        let file = self.file(number)?;
+        Ok(file.fs.getattr(file.ino)?)
+    }
+
+    /// A file whose contents may be changed here, with its attributes.
+    fn writable(&self, number: u64) -> Done<(ProgramFile, Attr)> {
+        let file = self.file(number)?;
+        let attr = file.fs.getattr(file.ino)?;
+        if !file.writable || attr.mode & 0o6000 != 0 {
+            return not(Why::Permission);
+        }
+        Ok((file, attr))
+    }
+
+    fn write(&self, number: u64, at: u64, bytes: &[u8]) -> Done<u64> {
+        let (file, attr) = self.writable(number)?;
+        let offset = match at {
+            _ if file.append => attr.size,
+            NONE => file.offset,
+            offset => offset,
+        };
+        let written = self.ops.write(file.ino, offset, bytes, None)? as u64;
+        if at == NONE {
+            self.ops.files.seek(number, offset.saturating_add(written));
+        }
+        Ok(written)
+    }
+
+    fn truncate(&self, number: u64, size: u64) -> Done<()> {
+        let (_, attr) = self.writable(number)?;
+        let size = Some(size);
+        let set = SetAttr {
+            size,
+            ..SetAttr::default()
+        };
+        self.set(&attr, set)
+    }
+
+    fn seek(&self, number: u64, offset: i64, whence: u64) -> Done<u64> {
+        let file = self.file(number)?;
+        let from = match i32::try_from(whence) {
+            Ok(libc::SEEK_SET) => 0,
+            Ok(libc::SEEK_CUR) => file.offset,
+            Ok(libc::SEEK_END) => file.fs.getattr(file.ino)?.size,
+            _ => return not(Why::Call),
+        };
+        let to = from.checked_add_signed(offset);
+        let Some(to) = to.filter(|to| i64::try_from(*to).is_ok()) else {
+            return not(Why::Trouble);
+        };
+        self.ops.files.seek(number, to);
+        Ok(to)
+    }
+
+    fn stat(&self, number: u64) -> Done<Stat> {
+        let attr = self.attr_of(number)?;
+        let seen = file_attr(self.ops.trees.known(attr.ino), &attr);
+        let time = |time: Time| [time.secs.cast_unsigned(), time.nanos.into()];
+        let [[a, an], [m, mn], [c, cn]] = [attr.atime, attr.mtime, attr.ctime].map(time);
+        Ok(Stat {
+            ino: seen.ino,
+            mode: seen.mode.into(),
+            nlink: seen.nlink.into(),
+            uid: seen.uid.into(),
+            gid: seen.gid.into(),
+            size: seen.size,
+            blocks: seen.blocks,
+            blksize: seen.blksize.into(),
+            times: [a, an, m, mn, c, cn],
+        })
+    }
+}
+
+/// The attributes of a name's inode. No use is taken: references are excluded.
+fn child(fs: &FileSystem, dir: u64, name: &[u8]) -> Result<Attr, Error> {
+    let dir = fs.inode(dir)?;
+    let ino = fs.with_child(&dir, name, |child, _| Ok(child.ino))?;
+    fs.getattr(ino)
+}

@@ -1,0 +1,269 @@
+//! The functions of libc on descriptors of which some are served, for files that the kernel does not know.
+
+use std::ffi::{c_int, c_void};
+use std::slice;
+
+use cairnfs_channel::call::{ANSWER, NONE, Op, Stat, WRITE_MAX};
+use libc::{gid_t, iovec, mode_t, off_t, off64_t, size_t, ssize_t, stat, timespec, timeval, uid_t};
+
+use crate::files::{self, File};
+use crate::life;
+use crate::next::functions;
+use crate::raw::fail;
+use crate::session::{self, Not};
+use crate::times::{id, time_words, timeval_words};
+
+/// Has the daemon do something with the file of a placeholder. `None`: a descriptor of the kernel is there
+/// now, or always was.
+fn ask(fd: c_int, op: Op, args: [u64; 4], bytes: &[u8]) -> Option<Result<[u64; ANSWER], c_int>> {
+    if files::is_empty() {
+        return None;
+    }
+    let File { mount, number } = files::get(fd)?;
+    let [b, c, d, e] = args;
+    match session::call(mount, op, [number, b, c, d, e], bytes) {
+        Ok(words) => Some(Ok(words)),
+        Err(Not::Failed(errno)) => Some(Err(fail(errno))),
+        Err(Not::Mine) => match files::swap(fd) {
+            Ok(()) => None,
+            Err(errno) => Some(Err(fail(errno))),
+        },
+    }
+}
+
+/// As [`ask`], for a function that returns 0.
+fn change(fd: c_int, op: Op, args: [u64; 4]) -> Option<c_int> {
+    let done = ask(fd, op, args, &[])?;
+    Some(done.map_or_else(|failed| failed, |_| 0))
+}
+
+/// Sets the times of a file.
+pub fn set_times(fd: c_int, words: [u64; 4]) -> Option<c_int> {
+    change(fd, Op::FileUtimens, words)
+}
+
+/// What a function returns that fails.
+trait Failed {
+    const FAILED: Self;
+}
+
+impl Failed for c_int {
+    const FAILED: Self = -1;
+}
+
+impl Failed for i64 {
+    const FAILED: Self = -1;
+}
+
+impl Failed for ssize_t {
+    const FAILED: Self = -1;
+}
+
+impl Failed for *mut c_void {
+    const FAILED: Self = libc::MAP_FAILED;
+}
+
+/// A call that is not served: a descriptor of the kernel takes the place of a placeholder. If it cannot, the
+/// call fails.
+fn swap<T: Failed>(fd: c_int) -> Option<T> {
+    if files::is_empty() {
+        return None;
+    }
+    files::swap(fd).err().map(|errno| {
+        fail(errno);
+        T::FAILED
+    })
+}
+
+/// Writes bytes of the program, unless they are too many for one request.
+fn write_at(fd: c_int, bytes: *const c_void, len: size_t, at: u64) -> Option<ssize_t> {
+    if files::is_empty() {
+        return None;
+    }
+    if len > WRITE_MAX || len == 0 || bytes.is_null() {
+        return swap(fd);
+    }
+    // SAFETY: the function of libc demands as many bytes.
+    let bytes = unsafe { slice::from_raw_parts(bytes.cast::<u8>(), len) };
+    Some(match ask(fd, Op::Write, [at, 0, 0, 0], bytes)? {
+        Ok([written, ..]) => written as ssize_t,
+        Err(failed) => failed as ssize_t,
+    })
+}
+
+fn write_parts(fd: c_int, parts: *const iovec, count: c_int) -> Option<ssize_t> {
+    files::get(fd)?;
+    let mut all = [0u8; WRITE_MAX];
+    let mut len = 0usize;
+    for n in 0..usize::try_from(count).ok()? {
+        // SAFETY: the function of libc demands as many parts.
+        let iovec { iov_base, iov_len } = unsafe { *parts.add(n) };
+        let to = len
+            .checked_add(iov_len)
+            .and_then(|end| all.get_mut(len..end));
+        let Some(to) = to else {
+            return swap(fd);
+        };
+        if iov_len > 0 {
+            // SAFETY: the function of libc demands as many bytes.
+            to.copy_from_slice(unsafe { slice::from_raw_parts(iov_base.cast::<u8>(), iov_len) });
+        }
+        len += iov_len;
+    }
+    write_at(fd, all.as_ptr().cast(), len, NONE)
+}
+
+fn seek(fd: c_int, offset: i64, whence: c_int) -> Option<i64> {
+    let words = [
+        offset.cast_unsigned(),
+        u64::try_from(whence).unwrap_or(NONE),
+        0,
+        0,
+    ];
+    Some(match ask(fd, Op::Seek, words, &[])? {
+        Ok([at, ..]) => at.cast_signed(),
+        Err(failed) => failed.into(),
+    })
+}
+
+fn truncate(fd: c_int, size: i64) -> Option<c_int> {
+    match u64::try_from(size) {
+        Ok(size) => change(fd, Op::Truncate, [size, 0, 0, 0]),
+        Err(_) => swap(fd),
+    }
+}
+
+/// Fills in what fstat(2) tells; on these systems it is the same for 64 bits.
+fn status(fd: c_int, to: *mut stat) -> Option<c_int> {
+    if files::is_empty() || to.is_null() {
+        return None;
+    }
+    let File { mount, .. } = files::get(fd)?;
+    let words = match ask(fd, Op::Stat, [0; 4], &[])? {
+        Ok(words) => Stat::of(&words),
+        Err(failed) => return Some(failed),
+    };
+    let (major, minor) = session::get(mount)?.root.device;
+    let [a, an, m, mn, c, cn] = words.times.map(u64::cast_signed);
+    // SAFETY: the function of libc demands room for it, and any bytes are a value of it.
+    unsafe {
+        let mut new: stat = std::mem::zeroed();
+        new.st_dev = libc::makedev(major, minor);
+        new.st_ino = words.ino;
+        new.st_mode = words.mode as u32;
+        new.st_nlink = words.nlink as _;
+        new.st_uid = words.uid as u32;
+        new.st_gid = words.gid as u32;
+        new.st_size = words.size.cast_signed();
+        new.st_blksize = words.blksize as _;
+        new.st_blocks = words.blocks.cast_signed();
+        (new.st_atime, new.st_atime_nsec) = (a, an);
+        (new.st_mtime, new.st_mtime_nsec) = (m, mn);
+        (new.st_ctime, new.st_ctime_nsec) = (c, cn);
+        *to = new;
+    }
+    Some(0)
+}
+
+/// What a descriptor of the program is closed with: one of this library is none for it.
+fn close_one(fd: c_int) -> Option<c_int> {
+    if session::is_own(fd) {
+        return Some(fail(libc::EBADF));
+    }
+    let file = if files::is_empty() {
+        None
+    } else {
+        files::close(fd)
+    };
+    let file = file?;
+    // SAFETY: the program closes its descriptor.
+    unsafe { rustix::io::close(fd) };
+    files::tell_closed(file);
+    Some(0)
+}
+
+/// Before a descriptor is put in the place of another one.
+fn duplicates(old: c_int, new: c_int) -> Option<c_int> {
+    if session::is_own(new) {
+        life::disconnect();
+    }
+    swap(old).or_else(|| swap(new))
+}
+
+functions! {
+    fn write(fd: c_int, bytes: *const c_void, len: size_t) -> ssize_t {
+        write_at(fd, bytes, len, NONE)
+    }
+    fn pwrite(fd: c_int, bytes: *const c_void, len: size_t, offset: off_t) -> ssize_t {
+        u64::try_from(offset).map_or_else(|_| swap(fd), |at| write_at(fd, bytes, len, at))
+    }
+    fn pwrite64(fd: c_int, bytes: *const c_void, len: size_t, offset: off64_t) -> ssize_t {
+        u64::try_from(offset).map_or_else(|_| swap(fd), |at| write_at(fd, bytes, len, at))
+    }
+    fn writev(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t {
+        if files::is_empty() { None } else { write_parts(fd, parts, count) }
+    }
+    fn lseek(fd: c_int, offset: off_t, whence: c_int) -> off_t {
+        seek(fd, offset, whence)
+    }
+    fn lseek64(fd: c_int, offset: off64_t, whence: c_int) -> off64_t {
+        seek(fd, offset, whence)
+    }
+    fn ftruncate(fd: c_int, size: off_t) -> c_int {
+        truncate(fd, size)
+    }
+    fn ftruncate64(fd: c_int, size: off64_t) -> c_int {
+        truncate(fd, size)
+    }
+    fn fstat(fd: c_int, to: *mut stat) -> c_int {
+        status(fd, to)
+    }
+    fn fstat64(fd: c_int, to: *mut stat) -> c_int {
+        status(fd, to)
+    }
+    fn __fxstat(version: c_int, fd: c_int, to: *mut stat) -> c_int {
+        status(fd, to)
+    }
+    fn __fxstat64(version: c_int, fd: c_int, to: *mut stat) -> c_int {
+        status(fd, to)
+    }
+    fn fchmod(fd: c_int, mode: mode_t) -> c_int {
+        change(fd, Op::FileChmod, [mode.into(), 0, 0, 0])
+    }
+    fn fchown(fd: c_int, uid: uid_t, gid: gid_t) -> c_int {
+        change(fd, Op::FileChown, [id(uid), id(gid), 0, 0])
+    }
+    fn futimens(fd: c_int, times: *const timespec) -> c_int {
+        // SAFETY: the function of libc demands two times or null.
+        match unsafe { time_words(times) } {
+            Some(words) => set_times(fd, words),
+            None => swap(fd),
+        }
+    }
+    fn futimes(fd: c_int, times: *const timeval) -> c_int {
+        // SAFETY: the function of libc demands two times or null.
+        match unsafe { timeval_words(times) } {
+            Some(words) => set_times(fd, words),
+            None => swap(fd),
+        }
+    }
+    fn close(fd: c_int) -> c_int {
+        close_one(fd)
+    }
+    fn dup2(old: c_int, new: c_int) -> c_int {
+        duplicates(old, new)
+    }
+    fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
+        duplicates(old, new)
+    }
+    fn mmap(
+        at: *mut c_void, len: size_t, access: c_int, flags: c_int, fd: c_int, offset: off_t
+    ) -> *mut c_void {
+        swap(fd)
+    }
+    fn mmap64(
+        at: *mut c_void, len: size_t, access: c_int, flags: c_int, fd: c_int, offset: off64_t
+    ) -> *mut c_void {
+        swap(fd)
+    }
+}

@@ -1,0 +1,273 @@
+//! The descriptors that are placeholders: for each the number of its file at the daemon.
+//!
+//! | From | To | By |
+//! |---|---|---|
+//! | free | open | [`add`], before the program has the number |
+//! | open | busy | [`swap`], with all signals blocked: others wait |
+//! | busy | free | a descriptor of the kernel is there |
+//! | busy | open | there is none, which fails as the kernel said |
+//! | open | free | [`close`]: the descriptor is closed behind that; or it was found to be another one |
+
+use std::fmt::Write;
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+use cairnfs_channel::call::{Op, Request};
+use rustix::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use rustix::fs::{Mode, OFlags, SeekFrom, fcntl_getfl, openat, seek};
+use rustix::io::{DupFlags, Errno, FdFlags, dup3, fcntl_getfd};
+use rustix::thread::sched_yield;
+
+use crate::mounts::Text;
+use crate::raw::system_call;
+use crate::session;
+
+/// Descriptors with larger numbers are never placeholders.
+pub const MOST: usize = 1 << 14;
+
+/// The number of the file, above the number of the mount and the state.
+const FILE: u32 = 8;
+const OPEN: u64 = 1;
+const BUSY: u64 = 2;
+const STATE: u64 = 3;
+
+static FILES: [AtomicU64; MOST] = [const { AtomicU64::new(0) }; MOST];
+/// The flags of open(2) of each.
+static FLAGS: [AtomicU32; MOST] = [const { AtomicU32::new(0) }; MOST];
+/// How many there are.
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+
+/// Flags that a descriptor of the kernel gets.
+const KEPT: i32 = libc::O_ACCMODE | libc::O_APPEND | libc::O_NONBLOCK | libc::O_NOATIME;
+
+/// A file that the daemon has open for a descriptor.
+#[derive(Debug, Clone, Copy)]
+pub struct File {
+    /// The number of its mount.
+    pub mount: usize,
+    /// Its number at the daemon.
+    pub number: u64,
+}
+
+impl File {
+    fn of(entry: u64) -> Self {
+        Self {
+            mount: (entry >> 2 & 0x3f) as usize,
+            number: entry >> FILE,
+        }
+    }
+
+    fn entry(self) -> u64 {
+        self.number << FILE | (self.mount as u64) << 2 | OPEN
+    }
+}
+
+fn at(fd: i32) -> Option<&'static AtomicU64> {
+    FILES.get(usize::try_from(fd).ok()?)
+}
+
+/// A descriptor becomes a placeholder. Returns false if its number is too large.
+pub fn add(fd: &OwnedFd, flags: i32, file: File) -> bool {
+    let number = fd.as_raw_fd();
+    let (Some(at), Some(kept)) = (at(number), FLAGS.get(number as usize)) else {
+        return false;
+    };
+    kept.store((flags & KEPT) as u32, Ordering::Relaxed);
+    COUNT.fetch_add(1, Ordering::AcqRel);
+    at.store(file.entry(), Ordering::Release);
+    true
+}
+
+/// Whether a number can be that of a placeholder.
+pub fn has_room(fd: &OwnedFd) -> bool {
+    at(fd.as_raw_fd()).is_some()
+}
+
+/// Whether there is none.
+pub fn is_empty() -> bool {
+    COUNT.load(Ordering::Acquire) == 0
+}
+
+/// The entry of a placeholder, when nobody is busy with it.
+fn entry(fd: i32) -> Option<(&'static AtomicU64, u64)> {
+    if is_empty() {
+        return None;
+    }
+    let at = at(fd)?;
+    loop {
+        match at.load(Ordering::Acquire) {
+            0 => return None,
+            entry if entry & STATE == BUSY => {
+                if !session::is_here() {
+                    return None;
+                }
+                sched_yield();
+            }
+            entry => return session::is_here().then_some((at, entry)),
+        }
+    }
+}
+
+fn remove(at: &AtomicU64, entry: u64) -> bool {
+    let order = (Ordering::AcqRel, Ordering::Relaxed);
+    let removed = at.compare_exchange(entry, 0, order.0, order.1).is_ok();
+    if removed {
+        COUNT.fetch_sub(1, Ordering::AcqRel);
+    }
+    removed
+}
+
+/// The file of a descriptor, if that is a placeholder. One that is not what it was is none any more: the
+/// program has closed it by a system call of its own.
+pub fn get(fd: i32) -> Option<File> {
+    let (at, entry) = entry(fd)?;
+    // SAFETY: only looked at, and what is there is checked.
+    let there = unsafe { BorrowedFd::borrow_raw(fd) };
+    let file = File::of(entry);
+    if fcntl_getfl(there).is_ok_and(|flags| flags.contains(OFlags::PATH)) {
+        return Some(file);
+    }
+    if remove(at, entry) {
+        tell_closed(file);
+    }
+    None
+}
+
+/// The daemon closes a file.
+pub fn tell_closed(file: File) {
+    // Without a daemon nothing is open.
+    if let Some(session) = session::get(file.mount) {
+        session.post(&Request {
+            op: Op::Close,
+            args: [file.number, 0, 0, 0, 0],
+            text: &[],
+            other: &[],
+        });
+    }
+}
+
+/// A descriptor is about to be closed: it is a placeholder no more. Returns its file.
+pub fn close(fd: i32) -> Option<File> {
+    let (at, entry) = entry(fd)?;
+    remove(at, entry).then(|| File::of(entry))
+}
+
+/// Puts a descriptor of the kernel in the place of a placeholder.
+///
+/// # Errors
+/// The kernel's; the placeholder stays.
+pub fn swap(fd: i32) -> Result<(), i32> {
+    while let Some((at, entry)) = entry(fd) {
+        let signals = Blocked::all();
+        let busy = entry & !STATE | BUSY;
+        let order = (Ordering::AcqRel, Ordering::Relaxed);
+        if at.compare_exchange(entry, busy, order.0, order.1).is_err() {
+            continue;
+        }
+        let file = File::of(entry);
+        let swapped = replace(fd, file);
+        match swapped {
+            Ok(()) => {
+                remove(at, busy);
+                tell_closed(file);
+            }
+            Err(_) => at.store(entry, Ordering::Release),
+        }
+        drop(signals);
+        return swapped.map_err(Errno::raw_os_error);
+    }
+    Ok(())
+}
+
+/// Swaps all placeholders. What cannot be swapped stays, and fails loudly.
+pub fn swap_all() {
+    for fd in 0..MOST as i32 {
+        if is_empty() {
+            return;
+        }
+        if at(fd).is_some_and(|at| at.load(Ordering::Acquire) != 0) {
+            let _ = swap(fd);
+        }
+    }
+}
+
+/// Forgets all placeholders: they are the parent's.
+pub fn forget_all() {
+    for at in FILES.iter().take_while(|_| !is_empty()) {
+        if at.swap(0, Ordering::AcqRel) != 0 {
+            COUNT.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+}
+
+fn replace(fd: i32, file: File) -> Result<(), Errno> {
+    let left = session::call(file.mount, Op::Leave, [file.number, 0, 0, 0, 0], &[]);
+    let [offset, ..] = left.map_err(|_| Errno::NOTCONN)?;
+    let session = session::get(file.mount).ok_or(Errno::NOTCONN)?;
+    let mut path = Text::<96>::new();
+    let fits = path.push(session.door.bytes()) && write!(path, "/{}", file.number).is_ok();
+    if !fits {
+        return Err(Errno::NAMETOOLONG);
+    }
+    let kept = FLAGS
+        .get(fd as usize)
+        .map_or(0, |flags| flags.load(Ordering::Relaxed));
+    let flags = OFlags::from_bits_retain(kept) | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+    let flags = flags | OFlags::LARGEFILE;
+    // SAFETY: the placeholder, which nobody closes while its entry is busy.
+    let placeholder = unsafe { BorrowedFd::borrow_raw(fd) };
+    let open = || openat(placeholder, path.c_str(), flags, Mode::RUSR | Mode::WUSR);
+    let put = |real: OwnedFd| {
+        seek(&real, SeekFrom::Start(offset))?;
+        let closes = fcntl_getfd(placeholder)?.contains(FdFlags::CLOEXEC);
+        let how = if closes {
+            DupFlags::CLOEXEC
+        } else {
+            DupFlags::empty()
+        };
+        // SAFETY: the number is replaced, and stays the program's.
+        let mut to = unsafe { OwnedFd::from_raw_fd(fd) };
+        let put = dup3(&real, &mut to, how);
+        std::mem::forget(to);
+        put
+    };
+    match open() {
+        Err(Errno::MFILE) => {
+            session::with_spare(file.mount, || open().and_then(put)).unwrap_or(Err(Errno::MFILE))
+        }
+        opened => opened.and_then(put),
+    }
+}
+
+/// Keeps signals from this thread, so that no handler waits for what the thread does.
+struct Blocked(u64);
+
+impl Blocked {
+    fn all() -> Self {
+        Self(set_mask(libc::SIG_BLOCK, u64::MAX))
+    }
+}
+
+impl Drop for Blocked {
+    fn drop(&mut self) {
+        set_mask(libc::SIG_SETMASK, self.0);
+    }
+}
+
+/// Changes the signal mask of this thread; returns the old one.
+fn set_mask(how: i32, mask: u64) -> u64 {
+    let mut old = 0u64;
+    // SAFETY: both sets have the kernel's size. libc's own signals are among them, which libc's function
+    // leaves out.
+    unsafe {
+        system_call(
+            libc::SYS_rt_sigprocmask,
+            [
+                how as usize,
+                &raw const mask as usize,
+                &raw mut old as usize,
+                size_of::<u64>(),
+            ],
+        );
+    }
+    old
+}

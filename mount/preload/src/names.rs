@@ -1,0 +1,354 @@
+//! The functions of libc that make, remove and change names, and attributes by name.
+
+use std::ffi::{CStr, c_char, c_int, c_uint};
+
+use cairnfs_channel::call::{NOW, Op, Request, Why};
+use libc::{gid_t, mode_t, timespec, timeval, uid_t, utimbuf};
+use rustix::fd::AsRawFd;
+use rustix::fs::{self, CWD, Mode, OFlags};
+use rustix::process::{Resource, getrlimit};
+
+use crate::files::{self, File};
+use crate::mounts::{self, Seen, Text};
+use crate::next::functions;
+use crate::raw::fail;
+use crate::session::{self, Not, Session};
+use crate::times::{id, time_words, timeval_words};
+use crate::{counters, umask};
+
+/// Flags of open(2) with which a new file is made by the daemon; with others it is made by the kernel.
+const SERVED: c_int = libc::O_ACCMODE
+    | libc::O_CREAT
+    | libc::O_EXCL
+    | libc::O_TRUNC
+    | libc::O_APPEND
+    | libc::O_CLOEXEC
+    | libc::O_NOFOLLOW
+    | libc::O_NONBLOCK
+    | libc::O_NOCTTY
+    | libc::O_NOATIME
+    | LARGEFILE;
+
+/// `O_LARGEFILE` of the kernel, which is 0 in libc.
+#[cfg(target_arch = "x86_64")]
+const LARGEFILE: c_int = 0o100_000;
+#[cfg(target_arch = "aarch64")]
+const LARGEFILE: c_int = 0o400_000;
+
+/// Where a path begins for the daemon, and the rest of it.
+struct Resolved<'p> {
+    number: usize,
+    session: &'static Session,
+    base: u64,
+    rest: &'p [u8],
+}
+
+/// Finds the mount that a path is in. `None`: in none, or only the kernel can tell.
+fn resolve(dir: c_int, path: *const c_char) -> Option<Resolved<'static>> {
+    if path.is_null() || mounts::all().next().is_none() || !session::is_here() {
+        return None;
+    }
+    // SAFETY: the function of libc demands a C string, which stays as long as its call.
+    let path: &'static [u8] = unsafe { CStr::from_ptr(path) }.to_bytes();
+    let absolute = path.first() == Some(&b'/');
+    let seen = if absolute { None } else { see_base(dir) };
+    let (number, mount, rest) = mounts::all().find_map(|(number, mount)| match seen {
+        Some(seen) => (seen.device == mount.device).then_some((number, mount, path)),
+        None if absolute => {
+            let rest = path.strip_prefix(mount.dir)?;
+            rest.first().filter(|slash| **slash == b'/')?;
+            let names = rest.iter().position(|byte| *byte != b'/')?;
+            Some((number, mount, rest.get(names..)?))
+        }
+        None => None,
+    })?;
+    let session = session::get_or_start(number, mount)?;
+    let base = match seen {
+        Some(seen) => seen,
+        None => see_dir(mount.dir).filter(|seen| *seen == session.root)?,
+    };
+    if base.mount != session.root.mount || !session.is_whole() {
+        counters::left(Why::Path);
+        return None;
+    }
+    Some(Resolved {
+        number,
+        session,
+        base: base.ino,
+        rest,
+    })
+}
+
+/// The directory of a relative path.
+fn see_base(dir: c_int) -> Option<Seen> {
+    // A placeholder is no directory for the program.
+    if dir != libc::AT_FDCWD && (dir < 0 || files::get(dir).is_some()) {
+        let _ = files::swap(dir);
+        return None;
+    }
+    mounts::see(dir, c"")
+}
+
+fn see_dir(dir: &[u8]) -> Option<Seen> {
+    let mut text = Text::<4096>::new();
+    text.push(dir).then_some(())?;
+    mounts::see(libc::AT_FDCWD, text.c_str())
+}
+
+/// Has the daemon do something with a path; `None` leaves it to the kernel.
+fn ask(at: &Resolved<'_>, op: Op, args: [u64; 4], other: &[u8]) -> Option<c_int> {
+    let [b, c, d, e] = args;
+    let request = Request {
+        op,
+        args: [at.base, b, c, d, e],
+        text: at.rest,
+        other,
+    };
+    match at.session.call(&request) {
+        Ok(_) => Some(0),
+        Err(Not::Mine) => None,
+        Err(Not::Failed(errno)) => Some(fail(errno)),
+    }
+}
+
+fn by_path(dir: c_int, path: *const c_char, op: Op, args: [u64; 4]) -> Option<c_int> {
+    ask(&resolve(dir, path)?, op, args, &[])
+}
+
+/// Makes a file, and a placeholder for it.
+fn create(dir: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> Option<c_int> {
+    if flags & libc::O_CREAT == 0 || flags & !SERVED != 0 {
+        return None;
+    }
+    let at = resolve(dir, path)?;
+    let unlimited = getrlimit(Resource::Fsize).current.is_none();
+    let placeholder = if unlimited {
+        placeholder(&at, flags)
+    } else {
+        None
+    };
+    let Some(placeholder) = placeholder else {
+        counters::left(Why::Call);
+        return None;
+    };
+    let umask = umask::get().into();
+    let request = Request {
+        op: Op::Create,
+        args: [at.base, flags as u64, mode.into(), umask, 0],
+        text: at.rest,
+        other: &[],
+    };
+    match at.session.call(&request) {
+        Ok([number, ..]) => {
+            let mount = at.number;
+            files::add(&placeholder, flags, File { mount, number });
+            let fd = placeholder.as_raw_fd();
+            std::mem::forget(placeholder);
+            Some(fd)
+        }
+        Err(Not::Mine) => None,
+        Err(Not::Failed(errno)) => Some(fail(errno)),
+    }
+}
+
+/// A descriptor of the root of a mount that nothing can be done with.
+fn placeholder(at: &Resolved<'_>, flags: c_int) -> Option<rustix::fd::OwnedFd> {
+    let (_, mount) = mounts::all().find(|(number, _)| *number == at.number)?;
+    let mut dir = Text::<4096>::new();
+    dir.push(mount.dir).then_some(())?;
+    let mut how = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW;
+    if flags & libc::O_CLOEXEC != 0 {
+        how |= OFlags::CLOEXEC;
+    }
+    let fd = fs::openat(CWD, dir.c_str(), how, Mode::empty()).ok()?;
+    let is_root = mounts::see(fd.as_raw_fd(), c"") == Some(at.session.root);
+    (is_root && files::has_room(&fd)).then_some(fd)
+}
+
+/// Before a path is opened that may lead to a descriptor of this process.
+fn opens(path: *const c_char) {
+    if files::is_empty() || path.is_null() {
+        return;
+    }
+    // SAFETY: as in `resolve`.
+    let path = unsafe { CStr::from_ptr(path) }.to_bytes();
+    if [&b"/proc/"[..], b"/dev/"]
+        .iter()
+        .any(|dir| path.starts_with(dir))
+    {
+        files::swap_all();
+    }
+}
+
+fn rename_served(
+    (from, old): (c_int, *const c_char),
+    (to, new): (c_int, *const c_char),
+    flags: c_uint,
+) -> Option<c_int> {
+    let (from, to) = (resolve(from, old)?, resolve(to, new)?);
+    if from.number != to.number {
+        return None;
+    }
+    ask(&from, Op::Rename, [to.base, flags.into(), 0, 0], to.rest)
+}
+
+fn symlink_served(target: *const c_char, dir: c_int, path: *const c_char) -> Option<c_int> {
+    let at = resolve(dir, path)?;
+    if target.is_null() {
+        return None;
+    }
+    // SAFETY: as in `resolve`.
+    let target = unsafe { CStr::from_ptr(target) }.to_bytes();
+    ask(&at, Op::Symlink, [0; 4], target)
+}
+
+fn mkdir_at(dir: c_int, path: *const c_char, mode: mode_t) -> Option<c_int> {
+    let umask = umask::get().into();
+    by_path(dir, path, Op::Mkdir, [mode.into(), umask, 0, 0])
+}
+
+const HERE: c_int = libc::AT_FDCWD;
+const NEW: c_int = libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC;
+
+functions! {
+    fn open(path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
+        opens(path);
+        create(HERE, path, flags, mode)
+    }
+    fn open64(path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
+        opens(path);
+        create(HERE, path, flags, mode)
+    }
+    fn openat(dir: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
+        opens(path);
+        let _ = files::swap(dir);
+        create(dir, path, flags, mode)
+    }
+    fn openat64(dir: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
+        opens(path);
+        let _ = files::swap(dir);
+        create(dir, path, flags, mode)
+    }
+    fn creat(path: *const c_char, mode: mode_t) -> c_int {
+        create(HERE, path, NEW, mode)
+    }
+    fn creat64(path: *const c_char, mode: mode_t) -> c_int {
+        create(HERE, path, NEW, mode)
+    }
+    fn __open_2(path: *const c_char, flags: c_int) -> c_int {
+        opens(path);
+        None
+    }
+    fn __open64_2(path: *const c_char, flags: c_int) -> c_int {
+        opens(path);
+        None
+    }
+    fn __openat_2(dir: c_int, path: *const c_char, flags: c_int) -> c_int {
+        opens(path);
+        let _ = files::swap(dir);
+        None
+    }
+    fn __openat64_2(dir: c_int, path: *const c_char, flags: c_int) -> c_int {
+        opens(path);
+        let _ = files::swap(dir);
+        None
+    }
+    fn mkdir(path: *const c_char, mode: mode_t) -> c_int {
+        mkdir_at(HERE, path, mode)
+    }
+    fn mkdirat(dir: c_int, path: *const c_char, mode: mode_t) -> c_int {
+        mkdir_at(dir, path, mode)
+    }
+    fn symlink(target: *const c_char, path: *const c_char) -> c_int {
+        symlink_served(target, HERE, path)
+    }
+    fn symlinkat(target: *const c_char, dir: c_int, path: *const c_char) -> c_int {
+        symlink_served(target, dir, path)
+    }
+    fn unlink(path: *const c_char) -> c_int {
+        by_path(HERE, path, Op::Remove, [0; 4])
+    }
+    fn rmdir(path: *const c_char) -> c_int {
+        by_path(HERE, path, Op::Remove, [1, 0, 0, 0])
+    }
+    fn unlinkat(dir: c_int, path: *const c_char, flags: c_int) -> c_int {
+        match flags {
+            0 => by_path(dir, path, Op::Remove, [0; 4]),
+            libc::AT_REMOVEDIR => by_path(dir, path, Op::Remove, [1, 0, 0, 0]),
+            _ => None,
+        }
+    }
+    fn rename(old: *const c_char, new: *const c_char) -> c_int {
+        rename_served((HERE, old), (HERE, new), 0)
+    }
+    fn renameat(from: c_int, old: *const c_char, to: c_int, new: *const c_char) -> c_int {
+        rename_served((from, old), (to, new), 0)
+    }
+    fn renameat2(
+        from: c_int, old: *const c_char, to: c_int, new: *const c_char, flags: c_uint
+    ) -> c_int {
+        rename_served((from, old), (to, new), flags)
+    }
+    fn chmod(path: *const c_char, mode: mode_t) -> c_int {
+        by_path(HERE, path, Op::Chmod, [mode.into(), 0, 0, 0])
+    }
+    fn fchmodat(dir: c_int, path: *const c_char, mode: mode_t, flags: c_int) -> c_int {
+        match flags {
+            0 | libc::AT_SYMLINK_NOFOLLOW => by_path(dir, path, Op::Chmod, [mode.into(), 0, 0, 0]),
+            _ => None,
+        }
+    }
+    fn chown(path: *const c_char, uid: uid_t, gid: gid_t) -> c_int {
+        by_path(HERE, path, Op::Chown, [id(uid), id(gid), 0, 0])
+    }
+    fn lchown(path: *const c_char, uid: uid_t, gid: gid_t) -> c_int {
+        by_path(HERE, path, Op::Chown, [id(uid), id(gid), 0, 0])
+    }
+    fn fchownat(dir: c_int, path: *const c_char, uid: uid_t, gid: gid_t, flags: c_int) -> c_int {
+        match flags {
+            0 | libc::AT_SYMLINK_NOFOLLOW => {
+                by_path(dir, path, Op::Chown, [id(uid), id(gid), 0, 0])
+            }
+            _ => {
+                let _ = files::swap(dir);
+                None
+            }
+        }
+    }
+    fn utimensat(dir: c_int, path: *const c_char, times: *const timespec, flags: c_int) -> c_int {
+        // SAFETY: the function of libc demands two times or null.
+        let words = unsafe { time_words(times) };
+        match (words, flags) {
+            (Some(words), _) if path.is_null() => crate::descriptors::set_times(dir, words),
+            (Some(words), 0 | libc::AT_SYMLINK_NOFOLLOW) => by_path(dir, path, Op::Utimens, words),
+            _ => {
+                let _ = files::swap(dir);
+                None
+            }
+        }
+    }
+    fn utimes(path: *const c_char, times: *const timeval) -> c_int {
+        // SAFETY: the function of libc demands two times or null.
+        unsafe { timeval_words(times) }.and_then(|words| by_path(HERE, path, Op::Utimens, words))
+    }
+    fn lutimes(path: *const c_char, times: *const timeval) -> c_int {
+        // SAFETY: the function of libc demands two times or null.
+        unsafe { timeval_words(times) }.and_then(|words| by_path(HERE, path, Op::Utimens, words))
+    }
+    fn utime(path: *const c_char, times: *const utimbuf) -> c_int {
+        let words = if times.is_null() {
+            [0, NOW, 0, NOW]
+        } else {
+            // SAFETY: the function of libc demands a pair of times or null.
+            let times = unsafe { &*times };
+            [times.actime.cast_unsigned(), 0, times.modtime.cast_unsigned(), 0]
+        };
+        by_path(HERE, path, Op::Utimens, words)
+    }
+    fn umask(mode: mode_t) -> mode_t {
+        if session::is_here() {
+            umask::set(mode);
+        }
+        None
+    }
+}
