@@ -506,7 +506,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         assert!(refused(dir.path()).contains("not a mountpoint"));
         assert!(refused(Path::new("/proc")).contains("holds no CairnFS volume"));
-        assert!(refused(&dir.path().join("no")).contains("No such file"));
+        assert!(refused(&dir.path().join("no")).contains("no such file"));
     }
 
     #[test]
