@@ -195,32 +195,6 @@ def threads():
         assert len(data) > 0 and data == b"0123456789" * (len(data) // 10)
 
 
-def signals():
-    """A handler writes to the same file, and makes others, while the program does."""
-    fd = served("log")
-    count = 0
-
-    # A handler in C, which runs inside of whatever call it interrupts.
-    @ctypes.CFUNCTYPE(None, ctypes.c_int)
-    def handler(_):
-        nonlocal count
-        count += 1
-        assert libc.write(fd, b"signal\n", 7) == 7
-        made = libc.open(b"made%d" % count, NEW, 0o600)
-        assert made >= 0 and libc.close(made) == 0
-
-    libc.signal(signal.SIGALRM, handler)
-    signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
-    lines = 0
-    while count < 200:
-        assert os.write(fd, b"line\n") == 5
-        lines += 1
-    signal.setitimer(signal.ITIMER_REAL, 0)
-    words = raw("sort log | uniq -c").split()
-    assert words == [str(lines), "line", str(count), "signal"], words
-    assert len(os.listdir(".")) == count + 1
-
-
 def full_table():
     """A program that has all descriptors that it may have goes on."""
     probe = served("probe")
