@@ -60,20 +60,22 @@ impl Slot {
     /// Writes the parts one behind the other; each begins at a multiple of eight bytes. Returns false,
     /// with the slot spoiled, if they are too long.
     pub fn put(&self, parts: &[&[u8]]) -> bool {
-        let mut words = self.payload.iter();
+        let mut places = &self.payload[..];
         let mut len = 0;
         for part in parts {
-            for piece in part.chunks(WORD) {
-                let Some(word) = words.next() else {
-                    return false;
-                };
-                let mut bytes = [0; WORD];
-                bytes
-                    .iter_mut()
-                    .zip(piece)
-                    .for_each(|(to, from)| *to = *from);
-                word.store(u64::from_le_bytes(bytes), Ordering::Relaxed);
+            let (words, rest) = part.as_chunks::<WORD>();
+            let Some((to, behind)) = places.split_at_checked(part.len().div_ceil(WORD)) else {
+                return false;
+            };
+            for (to, word) in to.iter().zip(words) {
+                to.store(u64::from_le_bytes(*word), Ordering::Relaxed);
             }
+            if let Some(to) = to.get(words.len()) {
+                let mut last = [0; WORD];
+                last.iter_mut().zip(rest).for_each(|(to, from)| *to = *from);
+                to.store(u64::from_le_bytes(last), Ordering::Relaxed);
+            }
+            places = behind;
             len += part.len().next_multiple_of(WORD);
         }
         self.len.store(len as u32, Ordering::Relaxed);
@@ -85,13 +87,16 @@ impl Slot {
         let len = (self.len.load(Ordering::Relaxed) as usize)
             .min(PAYLOAD)
             .min(to.len());
-        let places = to.chunks_mut(WORD).zip(&self.payload);
-        for (place, word) in places.take(len.div_ceil(WORD)) {
-            let bytes = word.load(Ordering::Relaxed).to_le_bytes();
-            place
-                .iter_mut()
-                .zip(bytes)
-                .for_each(|(to, from)| *to = from);
+        let (places, rest) = to
+            .get_mut(..len)
+            .unwrap_or_default()
+            .as_chunks_mut::<WORD>();
+        for (place, word) in places.iter_mut().zip(&self.payload) {
+            *place = word.load(Ordering::Relaxed).to_le_bytes();
+        }
+        if let Some(word) = self.payload.get(places.len()) {
+            let last = word.load(Ordering::Relaxed).to_le_bytes();
+            rest.iter_mut().zip(last).for_each(|(to, from)| *to = from);
         }
         len
     }

@@ -376,6 +376,12 @@ fn only_what_is_certainly_permitted_is_done() {
         let expected = permitted.then_some(()).ok_or(Why::Permission);
         assert_eq!(create(&name), expected, "{mode:o}");
     }
+    // Each directory of the path has to permit the search.
+    set("d", 0o700, 0, 0);
+    stand.mkdir(ROOT, "d/open").unwrap();
+    let chmod = [ROOT, 0o777, 0, 0, 0];
+    stand.ask(Op::Chmod, chmod, b"d/open", &[]).unwrap();
+    assert_eq!(create("d/open/f"), Err(Why::Permission));
     // A list may refuse what the mode grants.
     let d = set("d", 0o777, 0, 0);
     let list = acl::Acl::parse(&stand.fs.access_list(d).unwrap()).unwrap();
@@ -480,9 +486,11 @@ fn files_are_of_their_program_and_end_with_it() {
     let stand = Stand::new();
     let file = stand.create(ROOT, "f").unwrap();
     let other = program("0 0 0 0", "0 0 0 0", "1f", 9);
-    for op in [Op::Write, Op::Stat, Op::Truncate, Op::Close] {
-        let _ = stand.ask_as(&other, op, [file, 0, 0, 0, 0], b"x", &[]);
+    let ask = |op: Op| stand.ask_as(&other, op, [file, 0, 0, 0, 0], b"x", &[]);
+    for op in [Op::Write, Op::Stat, Op::Truncate, Op::Seek, Op::FileChmod] {
+        assert_eq!(ask(op), Err(Why::Call), "{op:?}");
     }
+    ask(Op::Close).unwrap();
     assert_eq!(stand.stat(file).unwrap().size, 0);
     stand.remove("f", false).unwrap();
     let ino = stand.stat(file).unwrap().ino;

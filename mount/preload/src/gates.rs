@@ -7,7 +7,7 @@ use std::ffi::c_void;
 
 use crate::next::{Next, name};
 use crate::raw::fail;
-use crate::{files, life};
+use crate::{files, life, limits, session};
 
 /// What is done before a function is called.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -18,6 +18,12 @@ enum Before {
     FirstToo,
     /// It may use any descriptor, or hand them on.
     All,
+    /// The same, and it may make a process with the memory of this one.
+    Shares,
+    /// Its first argument is a limit that it changes.
+    Limit,
+    /// It may change any limit.
+    Limits,
     /// It may close any descriptor.
     Closes,
     /// It changes what the daemon knows of the process.
@@ -53,6 +59,15 @@ unsafe extern "C" fn before(first: usize, gate: &'static Gate) -> *mut c_void {
     match gate.before {
         Before::Ends => life::end(),
         Before::Closes => life::disconnect(),
+        Before::Shares => {
+            session::is_shared();
+            files::swap_all();
+        }
+        Before::Limit if first as u32 != libc::RLIMIT_FSIZE => {}
+        Before::Limit | Before::Limits => {
+            limits::change();
+            files::swap_all();
+        }
         _ if files::is_empty() => {}
         Before::First => {
             if let Err(errno) = files::swap(first as i32) {
@@ -210,11 +225,13 @@ gates! {
         recvfrom mkfifoat mknodat readlinkat;
     FirstToo: posix_fallocate posix_fallocate64 posix_fadvise posix_fadvise64 fdopen fdopendir
         isatty ttyname ttyname_r;
-    All: fork vfork _Fork clone posix_spawn posix_spawnp system popen execve execv execvp execvpe execl
-        execlp execle forkpty daemon login_tty sendmsg sendmmsg sendfile sendfile64 splice tee vmsplice
-        copy_file_range poll ppoll __poll_chk __ppoll_chk select pselect epoll_ctl linkat aio_read
-        aio_read64 aio_write aio_write64 aio_fsync aio_fsync64 lio_listio lio_listio64 setrlimit
-        setrlimit64 prlimit prlimit64 mount umount umount2;
+    All: fork _Fork execve execv execvp execvpe execl execlp execle forkpty daemon login_tty sendmsg
+        sendmmsg sendfile sendfile64 splice tee vmsplice copy_file_range poll ppoll __poll_chk
+        __ppoll_chk select pselect epoll_ctl linkat aio_read aio_read64 aio_write aio_write64
+        aio_fsync aio_fsync64 lio_listio lio_listio64 mount umount umount2;
+    Shares: vfork clone posix_spawn posix_spawnp system popen;
+    Limit: setrlimit setrlimit64;
+    Limits: prlimit prlimit64;
     Closes: closefrom close_range;
     Ends: setuid setgid seteuid setegid setreuid setregid setresuid setresgid setgroups initgroups
         setfsuid setfsgid capset chroot pivot_root unshare setns;

@@ -27,6 +27,7 @@ mod descriptors;
 mod files;
 mod gates;
 mod life;
+mod limits;
 mod mounts;
 mod names;
 mod next;

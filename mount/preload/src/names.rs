@@ -6,7 +6,6 @@ use cairnfs_channel::call::{NOW, Op, Request, Why};
 use libc::{gid_t, mode_t, timespec, timeval, uid_t, utimbuf};
 use rustix::fd::AsRawFd;
 use rustix::fs::{self, CWD, Mode, OFlags};
-use rustix::process::{Resource, getrlimit};
 
 use crate::files::{self, File};
 use crate::mounts::{self, Seen, Text};
@@ -14,7 +13,7 @@ use crate::next::functions;
 use crate::raw::fail;
 use crate::session::{self, Not, Session};
 use crate::times::{id, time_words, timeval_words};
-use crate::{counters, umask};
+use crate::{counters, limits, umask};
 
 /// Flags of open(2) with which a new file is made by the daemon; with others it is made by the kernel.
 const SERVED: c_int = libc::O_ACCMODE
@@ -121,8 +120,7 @@ fn create(dir: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> Option
         return None;
     }
     let at = resolve(dir, path)?;
-    let unlimited = getrlimit(Resource::Fsize).current.is_none();
-    let placeholder = if unlimited {
+    let placeholder = if limits::are_sizes_unlimited() {
         placeholder(&at, flags)
     } else {
         None

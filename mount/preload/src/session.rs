@@ -13,7 +13,8 @@
 use std::cell::UnsafeCell;
 use std::fmt::Write;
 use std::mem::MaybeUninit;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering};
 
 use cairnfs_channel::Client;
 use cairnfs_channel::call::{self, ANSWER, Op, Request, Status, VERSION, Why};
@@ -21,6 +22,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{CWD, Mode, OFlags, SeekFrom, openat, seek};
 use rustix::io::{Errno, fcntl_dupfd_cloexec, read};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, SocketAddrUnix,
@@ -77,15 +79,56 @@ static PLACES: [Place; MOST] = [const {
 /// The process that is served; 0 if none is any more.
 static PROCESS: AtomicI32 = AtomicI32::new(0);
 
+/// A word in a page that the kernel empties in a forked child; 1 in the process that is served.
+static KEPT: AtomicPtr<AtomicU32> = AtomicPtr::new(ptr::null_mut());
+
+/// Whether another process may have had the memory of this one.
+static SHARED: AtomicBool = AtomicBool::new(false);
+
 /// Whether this process is served. One that was forked behind the back of libc is not, nor is one that
 /// borrows the memory of its parent.
 pub fn is_here() -> bool {
     let process = PROCESS.load(Ordering::Acquire);
-    process != 0 && process == getpid().as_raw_nonzero().get()
+    if process == 0 {
+        return false;
+    }
+    // SAFETY: null, or mapped for the rest of the process.
+    let kept = unsafe { KEPT.load(Ordering::Acquire).as_ref() };
+    match kept {
+        Some(kept) if !SHARED.load(Ordering::Acquire) => kept.load(Ordering::Relaxed) == 1,
+        _ => process == getpid().as_raw_nonzero().get(),
+    }
+}
+
+/// A process is about to be made that borrows the memory of this one.
+pub fn is_shared() {
+    SHARED.store(true, Ordering::Release);
+}
+
+/// Maps the page of [`KEPT`]; without it the kernel is asked for the process.
+fn keep() -> Option<()> {
+    let access = ProtFlags::READ | ProtFlags::WRITE;
+    let len = size_of::<AtomicU32>();
+    // SAFETY: a new mapping, which is never unmapped, and which only its own process has.
+    let at = unsafe {
+        let at = mmap_anonymous(ptr::null_mut(), len, access, MapFlags::PRIVATE).ok()?;
+        madvise(at, len, Advice::LinuxWipeOnFork).ok()?;
+        at
+    };
+    KEPT.store(at.cast(), Ordering::Release);
+    Some(())
 }
 
 /// This process is served from now on; 0: none is.
 pub fn serve(process: i32) {
+    if KEPT.load(Ordering::Acquire).is_null() && process != 0 {
+        // Otherwise it is asked for each time.
+        let _ = keep();
+    }
+    // SAFETY: null, or mapped for the rest of the process.
+    if let Some(kept) = unsafe { KEPT.load(Ordering::Acquire).as_ref() } {
+        kept.store(1, Ordering::Relaxed);
+    }
     PROCESS.store(process, Ordering::Release);
 }
 
@@ -299,10 +342,7 @@ impl Session {
         if poll(&mut fds, Some(&now)).is_ok() && fds.iter().any(|fd| fd.revents().intersects(gone))
         {
             for place in &PLACES {
-                if place
-                    .get()
-                    .is_some_and(|session| std::ptr::eq(session, self))
-                {
+                if place.get().is_some_and(|session| ptr::eq(session, self)) {
                     place.state.store(OFF, Ordering::Release);
                 }
             }

@@ -15,6 +15,7 @@ use crate::place::{CAIRNFS, Place, able, arg, may_drop_caches, said, shell, succ
 const HISTORIES: &str = include_str!("histories.py");
 const WORKER: &str = include_str!("worker.py");
 const SEQUENCES: &str = include_str!("sequences.py");
+const SIGNALS: &str = include_str!("signals.c");
 const CROWD: &str = include_str!("crowd.py");
 
 /// Builds the library, which is of another package, beside the command.
@@ -78,8 +79,32 @@ macro_rules! histories {
 }
 
 histories! {
-    tail offsets descends closes_on_exec moves working_directory threads signals full_table sizes closes
+    tail offsets descends closes_on_exec moves working_directory threads full_table sizes closes
     links_of_process umasks behind_the_back mounts_inside bound
+}
+
+#[test]
+fn signals() {
+    if !able(&["cc"]) {
+        return;
+    }
+    let place = begun("128M", "");
+    let (source, program) = (place.beside("signals.c"), place.beside("signals"));
+    fs::write(&source, SIGNALS).unwrap();
+    succeed(Command::new("cc").args(["-O1", "-o", arg(&program), arg(&source)]));
+    let said = succeed(&mut run(&place, &[arg(&program)]));
+    let counts: Vec<usize> = said
+        .split_whitespace()
+        .map(|n| n.parse().unwrap())
+        .collect();
+    let log = fs::read_to_string(place.at("log")).unwrap();
+    let seen = |line| log.lines().filter(|l| *l == line).count();
+    assert_eq!(counts, [0, seen("line"), seen("signal")]);
+    assert_eq!(
+        fs::read_dir(place.dir()).unwrap().count(),
+        1 + counts[2] / 2
+    );
+    place.finish();
 }
 
 #[test]
