@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 
 use anstyle::Style;
-use cairnfs::RootInfo;
+use cairnfs::{Error, RootInfo};
 use cairnfs_core::refs::replaced;
 use cairnfs_daemon::failure::{AnyError, Explain, show_bytes, shown};
 use cairnfs_daemon::raw_path;
@@ -25,7 +25,7 @@ Examples:
 
 Oldest first. What is indented was forked from the line above the indentation.
 The last column is the space that belongs to each alone: what dropping it frees.
-It is 0 while others were forked from it. What was changed in a mounted volume is
+It is 0 while others were forked from it, and ? if damage hides it. What was changed in a mounted volume is
 merged first, so that it counts; what a program has written counts once it has
 reached the daemon (`cairnfs sync`). Besides branches and snapshots there
 are:
@@ -75,50 +75,57 @@ struct Json {
 struct Line {
     #[serde(flatten)]
     root: JsonRoot,
-    /// Bytes that dropping it would free, or that are left to free.
-    own_bytes: u64,
+    /// Bytes that dropping it would free, or that are left to free; none if damage hides that.
+    own_bytes: Option<u64>,
 }
 
 /// Performs the command.
 pub fn perform(args: &Args, roots: &Roots<'_>) -> Result<u8, AnyError> {
     let stage = roots.stage();
-    let own = roots.volume().spaces().explain(shown(&args.volume))?;
+    // Who is told by a check to drop something needs the names.
+    let (own, hidden) = match roots.volume().spaces() {
+        Err(damage @ Error::Corrupt(_)) => (None, Some(damage)),
+        own => (Some(own.explain(shown(&args.volume))?), None),
+    };
+    let own = own.as_ref();
     let mut list = roots.volume().roots();
     // One that was made meanwhile is told the next time.
-    list.retain(|root| own.contains_key(&root.id));
+    list.retain(|root| own.is_none_or(|own| own.contains_key(&root.id)));
     if args.json {
         stage.json(&Json {
             volume: shown(&args.volume),
-            roots: list.iter().map(|r| line(r, &own)).collect(),
+            roots: list.iter().map(|r| line(r, own)).collect(),
         })?;
     } else {
         let mut out = stage.out();
-        print(
-            &mut out,
-            (stage.look(), stage.zone()),
-            args.all,
-            &list,
-            &own,
-        )?;
+        print(&mut out, (stage.look(), stage.zone()), args.all, &list, own)?;
         out.flush()?;
     }
-    Ok(0)
+    hidden.map_or(Ok(0), |damage| {
+        let what = format!("{}: the space of each is not known", shown(&args.volume));
+        Ok(Err(damage).explain(what)?)
+    })
 }
 
-fn line(root: &RootInfo, own: &BTreeMap<u32, u64>) -> Line {
+fn line(root: &RootInfo, own: Option<&BTreeMap<u32, u64>>) -> Line {
     Line {
         root: root.into(),
-        own_bytes: own.get(&root.id).copied().unwrap_or(0),
+        own_bytes: own.map(|own| own.get(&root.id).copied().unwrap_or(0)),
     }
 }
 
 /// The columns of a line: name, kind, time, space.
-fn columns(depth: usize, root: &RootInfo, own: u64, zone: &TimeZone) -> [String; 4] {
+fn columns(depth: usize, root: &RootInfo, own: Option<u64>, zone: &TimeZone) -> [String; 4] {
     let indent = "  ".repeat(depth);
     let when = created(root).map(|time| local_time(time, zone));
     let when = when.unwrap_or_default();
     let name = format!("{indent}{}", show_name(root));
-    [name, kind(root).to_owned(), when, human(own)]
+    [name, kind(root).to_owned(), when, space(own)]
+}
+
+/// The last column.
+fn space(bytes: Option<u64>) -> String {
+    bytes.map_or_else(|| "?".to_owned(), human)
 }
 
 fn style(root: &RootInfo) -> Style {
@@ -134,9 +141,9 @@ fn print(
     (look, zone): (&Look, &TimeZone),
     all: bool,
     list: &[RootInfo],
-    own: &BTreeMap<u32, u64>,
+    own: Option<&BTreeMap<u32, u64>>,
 ) -> io::Result<()> {
-    let own = |root: &RootInfo| own.get(&root.id).copied().unwrap_or(0);
+    let own = |root: &RootInfo| own.map(|own| own.get(&root.id).copied().unwrap_or(0));
     let (stays, dropped) = without_dropped(list);
     let (stays, older) = if all {
         (stays, BTreeMap::new())
@@ -241,18 +248,18 @@ fn without_older(list: &[RootInfo]) -> (Vec<RootInfo>, BTreeMap<String, Vec<Root
 fn older_line(
     of: &str,
     older: &[RootInfo],
-    own: impl Fn(&RootInfo) -> u64,
+    own: impl Fn(&RootInfo) -> Option<u64>,
 ) -> (Style, [String; 4]) {
     let what = format!("{} older", older.len());
     let name = format!("{}*", show_bytes(of.as_bytes()));
     let bytes = older.iter().map(own).sum();
-    (look::FAINT, [name, what, String::new(), human(bytes)])
+    (look::FAINT, [name, what, String::new(), space(bytes)])
 }
 
 /// The line of all that is being dropped.
 fn dropped_line(
     dropped: &[&RootInfo],
-    own: impl Fn(&RootInfo) -> u64,
+    own: impl Fn(&RootInfo) -> Option<u64>,
 ) -> Option<(Style, [String; 4])> {
     let first = dropped.first()?;
     let count = match dropped.len() {
@@ -263,7 +270,7 @@ fn dropped_line(
     let bytes = dropped.iter().map(|root| own(root)).sum();
     Some((
         look::FAINT,
-        ["-".to_owned(), what, String::new(), human(bytes)],
+        ["-".to_owned(), what, String::new(), space(bytes)],
     ))
 }
 

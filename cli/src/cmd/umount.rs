@@ -43,6 +43,9 @@ const EXIT_UMOUNT: u8 = 32;
 /// Time after which a message reports what the command waits for.
 const PATIENCE: Duration = Duration::from_secs(2);
 
+/// Time between two attempts to unmount what nobody is seen to use.
+const PAUSE: Duration = Duration::from_millis(20);
+
 const NOTES: &str = "\
 A volume is closed when its last mount is gone; of several branches that are mounted at once each
 is made durable and ended by itself. If the same mount is also on another directory, the command
@@ -73,7 +76,8 @@ pub struct Args {
     /// Time to wait for a daemon that does not answer, and until the volume is closed, all together
     #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = super::stats::seconds)]
     timeout: Duration,
-    /// Fail, and leave the mount, if its daemon is dead
+    /// As `cairnfs try` calls it for a mount that nobody uses: fail, and leave the mount, if its daemon
+    /// is dead; try again shortly if it is busy
     #[arg(long, hide = true)]
     served: bool,
     /// As umount(8) calls its helpers: leave /etc/mtab alone
@@ -188,7 +192,7 @@ fn umount(args: &Args) -> Result<(), String> {
     let lock = (!covered).then(|| open(&volume, file));
     let locked = lock.as_ref().and_then(|lock| lock.as_ref().ok());
     let watch = watch(&entry, file, locked, deadline.left());
-    mounter::unmount(&dir, Way::Plain).map_err(|e| describe(&dir, &entry, e))?;
+    detach(&dir, args.served).map_err(|e| describe(&dir, &entry, e))?;
     let displaced = before.as_ref().and_then(Status::displaced);
     let displaced = displaced.map(|text| show_bytes(text.as_bytes()));
     for text in [refused, displaced].into_iter().flatten() {
@@ -262,6 +266,24 @@ fn durable(
             Cause::Other if unanswered => Ok((Ok(()), None)),
             _ => Ok((Err(refusal.text), None)),
         },
+    }
+}
+
+/// Unmounts it. A caller that has seen nobody use it any more also waits for what the kernel gives back a
+/// moment after a process has ended, such as the mounts of its namespace.
+fn detach(dir: &Path, unused: bool) -> io::Result<()> {
+    let began = Instant::now();
+    loop {
+        match mounter::unmount(dir, Way::Plain) {
+            Err(e)
+                if unused
+                    && e.kind() == io::ErrorKind::ResourceBusy
+                    && began.elapsed() < PATIENCE =>
+            {
+                std::thread::sleep(PAUSE);
+            }
+            done => return done,
+        }
     }
 }
 

@@ -338,6 +338,12 @@ fn damage_of_a_snapshot_ends_when_that_is_dropped() {
         let check = told(&p.run(&["check", "v.img"]));
         assert!(check.contains(way), "{at}: {check}");
         p.fails(&["rm", "--damaged", "v.img"], 1, way);
+        p.fails(&["log", "v.img"], 1, "the space of each is not known");
+        let listed = told(&p.run(&["log", "v.img"]));
+        assert!(
+            listed.contains("monday") && listed.contains('?'),
+            "{listed}"
+        );
         p.ok(&["drop", "--wait", "v.img", "monday"]);
         p.ok(&["check", "--data", "v.img"]);
         assert_eq!(lists(&p), lists_before, "{at}");
