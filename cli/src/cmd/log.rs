@@ -366,11 +366,11 @@ mod tests {
         ];
         let (stays, dropped) = without_dropped(&list);
         assert_eq!((stays.len(), stays[0].parent), (2, Some(2)));
-        let (_, line) = dropped_line(&dropped, |root| u64::from(root.id) << 20).unwrap();
+        let (_, line) = dropped_line(&dropped, |root| Some(u64::from(root.id) << 20)).unwrap();
         assert_eq!(line, ["-", "2 being dropped", "", "7 MiB"]);
-        let (_, line) = dropped_line(&dropped[..1], |_| 0).unwrap();
+        let (_, line) = dropped_line(&dropped[..1], |_| Some(0)).unwrap();
         assert_eq!(line[1], "being dropped");
-        assert!(dropped_line(&[], |_| 0).is_none());
+        assert!(dropped_line(&[], |_| Some(0)).is_none());
         let circle = [gone(1, 2), gone(2, 1), root(3, "a", 2, 0, false)];
         assert_eq!(without_dropped(&circle).0[0].parent, None);
     }
@@ -405,7 +405,7 @@ mod tests {
             (0, 1),
         ];
         assert_eq!(shown, expected);
-        let (_, line) = older_line("main.undo-", &older["main.undo-"], |_| 1 << 20);
+        let (_, line) = older_line("main.undo-", &older["main.undo-"], |_| Some(1 << 20));
         assert_eq!(line, ["main.undo-*", "3 older", "", "3 MiB"]);
         // A line for one state, and none for what was renamed.
         list.truncate(2 + 2 * 5);
