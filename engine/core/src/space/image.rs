@@ -68,8 +68,8 @@ impl Space {
         self.change_image(run, Change::Add)
     }
 
-    /// As [`Self::image_add`], for blocks to which what was cut out of the index may have referred: it may
-    /// have some of them.
+    /// As [`Self::image_add`], but the image may have some of the blocks: a node that was cut out of the
+    /// index may have referred to them.
     ///
     /// # Errors
     /// [`Error::Corrupt`] if one of them is not allocated.

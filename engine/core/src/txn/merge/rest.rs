@@ -62,13 +62,15 @@ impl Rest {
     /// The device's failure, or a damaged bitmap.
     pub fn release(mut self, core: &Core) -> Result<u64> {
         self.move_tail(core)?;
-        let mut freed = join_runs(self.freed);
-        if core.cuts_damaged {
-            // What was cut out may have had some of it: the image has that until the removal ends.
+        let mut freed = if core.cuts_damaged {
+            // Blocks that a cut node referred to are still in the image: the removal of damage frees
+            // them.
             let mut kept = Vec::new();
             core.space.each_in_image(&mut |run| kept.push(run))?;
-            freed = subtract_runs(freed, &kept);
-        }
+            subtract_runs(self.freed, &kept)
+        } else {
+            join_runs(self.freed)
+        };
         core.space.release(&mut freed, core.discard)?;
         let again = self.retired.release(core)?;
         core.merger.backlog.freed(self.pending);
