@@ -3,7 +3,8 @@
 //! [`Heads`] owns the table. A root is opened once, however many callers use it. It stays open while
 //! a caller has it, and while it has changes that no merge has taken; [`Heads::close_unused`] drops
 //! the others, so memory is bounded by what is in use. It also counts pins: a root that is pinned or
-//! open is not dropped from the volume.
+//! open is not dropped from the volume. A root that is only read by operations on whole trees may lose
+//! its name meanwhile: such operations read states that their callers have not named.
 //!
 //! The lock of the table is a leaf, except that the table of [`Roots`] is read under it: an opening
 //! sees either the lineage and tree before a change of them, and is corrected by that change, or
@@ -12,6 +13,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
+use crate::index::Tree;
 use crate::txn::items::{DirtyInodes, ItemStore, OpenedRoot, SharedByTrees, in_order};
 use crate::txn::roots::Roots;
 use crate::txn::{Core, Limits};
@@ -53,10 +55,34 @@ impl TakenHead {
     }
 }
 
+/// How often a root is pinned.
+#[derive(Default)]
+struct Pins {
+    /// With its name.
+    named: usize,
+    /// To be read, whether it has a name or not.
+    read: usize,
+}
+
+impl Pins {
+    fn of(&mut self, kind: PinKind) -> &mut usize {
+        match kind {
+            PinKind::Named => &mut self.named,
+            PinKind::Read => &mut self.read,
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+enum PinKind {
+    Named,
+    Read,
+}
+
 #[derive(Default)]
 struct Table {
     open: BTreeMap<u32, Arc<ItemStore>>,
-    pins: HashMap<u32, usize, IntHash>,
+    pins: HashMap<u32, Pins, IntHash>,
     /// Roots that are being dropped: they are neither opened nor pinned.
     shut: HashSet<u32, IntHash>,
     /// The number of the tree that was opened last.
@@ -75,6 +101,7 @@ pub struct Heads {
 pub struct RootPin {
     table: Arc<Mutex<Table>>,
     id: u32,
+    kind: PinKind,
 }
 
 impl RootPin {
@@ -88,8 +115,8 @@ impl Drop for RootPin {
     fn drop(&mut self) {
         let mut table = self.table.lock();
         if let Some(pins) = table.pins.get_mut(&self.id) {
-            *pins -= 1;
-            if *pins == 0 {
+            *pins.of(self.kind) -= 1;
+            if pins.named + pins.read == 0 {
                 table.pins.remove(&self.id);
             }
         }
@@ -146,9 +173,8 @@ impl Heads {
         self.table.lock().open.keys().copied().collect()
     }
 
-    /// Opens a root that has a tree. It need not be open otherwise. One that was dropped is opened
-    /// for its `descendants` only.
-    pub(super) fn open(&self, id: u32, roots: &Roots, descendants: bool) -> Result<Arc<ItemStore>> {
+    /// Opens a root that has a tree and was not dropped. It need not be open otherwise.
+    pub(super) fn open(&self, id: u32, roots: &Roots) -> Result<Arc<ItemStore>> {
         let mut table = self.table.lock();
         if let Some(items) = table.open.get(&id) {
             return Ok(items.clone());
@@ -165,8 +191,7 @@ impl Heads {
                 "1,000 branches and snapshots are open; close one of them first",
             ));
         }
-        let (tree, inherited, merged_inherited) =
-            roots.opened(id, descendants).ok_or(Error::NotFound)?;
+        let (tree, inherited, merged_inherited) = roots.opened(id).ok_or(Error::NotFound)?;
         let opened = OpenedRoot {
             id,
             tree,
@@ -215,13 +240,17 @@ impl Heads {
     /// Keeps a root from being dropped until the returned value is. Returns none if it is being
     /// dropped already.
     pub(super) fn pin(&self, id: u32) -> Option<RootPin> {
+        self.pin_as(id, PinKind::Named)
+    }
+
+    fn pin_as(&self, id: u32, kind: PinKind) -> Option<RootPin> {
         let mut table = self.table.lock();
         if table.shut.contains(&id) {
             return None;
         }
-        *table.pins.entry(id).or_default() += 1;
+        *table.pins.entry(id).or_default().of(kind) += 1;
         let table = self.table.clone();
-        Some(RootPin { table, id })
+        Some(RootPin { table, id, kind })
     }
 
     /// Whether a root is open only because of changes that no merge has taken: no caller has it, and
@@ -235,9 +264,19 @@ impl Heads {
     /// Refuses to open and to pin a root from here on. Returns `false`, and refuses nothing, if it
     /// is pinned, or open, or has changes that no merge has taken.
     pub(super) fn shut(&self, id: u32) -> bool {
+        self.shut_unless(id, |pins| pins.named + pins.read > 0)
+    }
+
+    /// As [`Self::shut`], also for a root that is only [read](Core::pin_ancestor): it may lose its name,
+    /// and no more than that.
+    pub(super) fn shut_name(&self, id: u32) -> bool {
+        self.shut_unless(id, |pins| pins.named > 0)
+    }
+
+    fn shut_unless(&self, id: u32, is_pinned: impl FnOnce(&Pins) -> bool) -> bool {
         let mut table = self.table.lock();
         table.close_unused();
-        let used = table.open.contains_key(&id) || table.pins.contains_key(&id);
+        let used = table.open.contains_key(&id) || table.pins.get(&id).is_some_and(is_pinned);
         !used && table.shut.insert(id)
     }
 
@@ -260,21 +299,27 @@ impl Core {
     /// [`Error::NotFound`] without such a root, also if it is being dropped; [`Error::Busy`] if
     /// [`MAX_OPEN_ROOTS`] are open; those of a merge.
     pub fn open_root(&self, id: u32) -> Result<Arc<ItemStore>> {
-        self.open_for(id, false)
-    }
-
-    /// Opens a root that is pinned, to read what others have inherited from it. It may have been
-    /// dropped: it is whole as long as others need it.
-    pub fn open_ancestor(&self, pin: &RootPin) -> Result<Arc<ItemStore>> {
-        self.open_for(pin.id(), true)
-    }
-
-    fn open_for(&self, id: u32, descendants: bool) -> Result<Arc<ItemStore>> {
         if let Some(open) = self.heads.get(id) {
             return Ok(open);
         }
         self.make_readable(id)?;
-        self.heads.open(id, &self.roots, descendants)
+        self.heads.open(id, &self.roots)
+    }
+
+    /// The tree of a frozen root that is pinned, with everything that was committed to it. It may have
+    /// been dropped: it is whole as long as it is pinned. So is that of a head whose volume is open
+    /// read-only.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] without such a root; those of a merge.
+    pub fn frozen_tree(&self, pin: &RootPin) -> Result<Tree> {
+        self.make_readable(pin.id())?;
+        // A head that was frozen has its newest changes in memory until they are merged.
+        let boundary = self.roots.get(pin.id()).map_or(0, |root| root.boundary);
+        if self.superblocks.newest().merged_seq.get() < boundary {
+            self.merge()?;
+        }
+        self.roots.tree(pin.id()).ok_or(Error::NotFound)
     }
 
     /// Merges if a root has no tree yet. The log need not be durable up to the root when this
@@ -298,12 +343,14 @@ impl Core {
         known.map(|_| pin).ok_or(Error::NotFound)
     }
 
-    /// As [`Self::pin`], also of a root that was dropped and is not freed yet.
+    /// Keeps a root in the volume to be [read](Self::frozen_tree), also one that was dropped and is not
+    /// freed yet. It may lose its name meanwhile.
     ///
     /// # Errors
     /// [`Error::NotFound`] without such a root, also while it is being freed.
     pub fn pin_ancestor(&self, id: u32) -> Result<RootPin> {
-        let pin = self.heads.pin(id).ok_or(Error::NotFound)?;
+        let pin = self.heads.pin_as(id, PinKind::Read);
+        let pin = pin.ok_or(Error::NotFound)?;
         self.roots.get(id).map(|_| pin).ok_or(Error::NotFound)
     }
 

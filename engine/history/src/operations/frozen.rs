@@ -1,14 +1,15 @@
 //! Trees of roots that stay as they are while they are read.
 //!
-//! Uses the core. A frozen root is read as it is, and kept from being dropped. Of a branch that may
-//! be changed, a snapshot without a name is made, which is dropped when it is not read any more.
+//! Uses the core. A frozen root is read as it is: it may lose its name meanwhile, and its blocks stay. Of a
+//! branch that may be changed, a snapshot without a name is made, which is dropped when it is not read
+//! any more.
 
 use std::sync::Arc;
 
 use crate::diff::FileTree;
 use cairnfs_core::fs::{FileSystem, ReaderEnds};
 use cairnfs_core::index::Tree;
-use cairnfs_core::txn::{ForkKind, ItemStore};
+use cairnfs_core::txn::{ForkKind, RootPin};
 use cairnfs_disk::error::{Error, Result};
 use cairnfs_disk::types::RootInfo;
 
@@ -17,8 +18,9 @@ use cairnfs_disk::types::RootInfo;
 pub(super) struct Frozen {
     /// The root that was frozen or is frozen.
     pub root: RootInfo,
-    items: Arc<ItemStore>,
-    /// After the items.
+    tree: Tree,
+    pin: Arc<RootPin>,
+    /// After the pin.
     _ends: ReaderEnds,
 }
 
@@ -41,14 +43,13 @@ impl Frozen {
             },
             _ => core.pin_ancestor(root.id)?,
         };
-        let items = core.open_ancestor(&pin)?;
-        // A head that was frozen has its newest changes in memory until they are merged.
-        let boundary = core.roots().get(pin.id()).map_or(0, |root| root.boundary);
-        if core.superblocks().newest().merged_seq.get() < boundary {
-            core.merge()?;
-        }
-        let _ends = fs.reader_ends();
-        Ok(Self { root, items, _ends })
+        let tree = core.frozen_tree(&pin)?;
+        Ok(Self {
+            root,
+            tree,
+            pin: Arc::new(pin),
+            _ends: fs.reader_ends(),
+        })
     }
 
     /// The state in which two roots have parted; `None` if they have none in common.
@@ -82,17 +83,17 @@ impl Frozen {
 
     /// Id of the frozen root.
     pub fn id(&self) -> u32 {
-        self.items.root()
+        self.pin.id()
     }
 
     /// Whether both have the same tree, because neither has changed since they had one.
     pub fn is_same(&self, other: &Self) -> bool {
-        self.items.tree() == other.items.tree()
+        self.tree == other.tree
     }
 
     /// Its files.
     pub fn files<'f>(&self, fs: &'f FileSystem) -> FileTree<'f> {
-        files(fs, self.items.tree())
+        files(fs, self.tree)
     }
 }
 

@@ -309,6 +309,33 @@ mod tests {
         assert!(matches!(parted, Err(Error::NotFound)), "{parted:?}");
     }
 
+    /// A merge reads the state from which it and another branch came, which may be a snapshot that its
+    /// caller has not named: dropping that one is not refused, and the merge reads it to its end.
+    #[test]
+    fn snapshot_that_a_merge_reads_can_be_dropped() {
+        let fs = open();
+        let creds = Creds::default();
+        let f = fs.mknod(1, b"f", 0o100_644, 0, creds).unwrap().ino;
+        fs.forget(f, 1);
+        fs.snapshot("s").unwrap();
+        let branch = find(&fs, "s").unwrap();
+        let from = fs.open_root(branch.id).unwrap();
+        let work = from.new_branch("work").unwrap();
+        drop(from);
+        let common = Frozen::parted(&fs, fs.root_id(), work.id);
+        let common = common.unwrap().unwrap();
+        assert_eq!(common.id(), branch.id);
+        drop_root(&fs, "s").unwrap();
+        drop_root(&fs, "work").unwrap();
+        while fs.drop_step().unwrap() {}
+        let there = || fs.roots().iter().any(|root| root.id == branch.id);
+        assert!(there() && find(&fs, "s").is_err());
+        assert_eq!(common.files(&fs).child(1, b"f").unwrap(), Some(f));
+        drop(common);
+        while fs.drop_step().unwrap() {}
+        assert!(!there());
+    }
+
     /// A drop that is not decided yet: its root has the name still, and can be neither read nor dropped
     /// again. Those who want that wait, and find that there is none.
     #[test]

@@ -81,8 +81,8 @@ impl Core {
     /// without a name, until at most one of them is left.
     ///
     /// # Errors
-    /// [`Error::NotFound`], also if it has another name; [`Error::Busy`] if it is open or pinned; [`Error::NotPermitted`] for the
-    /// main root; a read-only volume; no space for the merge of an earlier change of roots; the
+    /// [`Error::NotFound`], also if it has another name; [`Error::Busy`] if it is open or pinned with its
+    /// name; [`Error::NotPermitted`] for the main root; a read-only volume; no space for the merge of an earlier change of roots; the
     /// device's failure.
     pub fn drop_root(&self, id: u32, name: &str) -> Result<()> {
         self.check_changeable()?;
@@ -102,7 +102,7 @@ impl Core {
     /// Takes its name from a root, and freezes it if it is a head.
     fn unname(&self, id: u32, name: &str) -> Result<()> {
         let _deciding = self.drops.deciding.read();
-        if !self.heads.shut(id) {
+        if !self.heads.shut_name(id) {
             return Err(IN_USE);
         }
         let changed = self.change_roots(&[], |roots, boundary| {

@@ -424,11 +424,7 @@ impl<'a> Replay<'a> {
     fn head(&self, seq: u64, entry: &Entry<'_>) -> Result<Arc<ItemStore>> {
         let items = match self.core.heads.get(entry.root) {
             Some(items) => Some(items),
-            None => self
-                .core
-                .heads
-                .open(entry.root, &self.core.roots, false)
-                .ok(),
+            None => self.core.heads.open(entry.root, &self.core.roots).ok(),
         };
         items.filter(|items| items.is_head()).ok_or_else(|| {
             let found = format!("root {}", entry.root);

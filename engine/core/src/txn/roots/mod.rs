@@ -27,7 +27,8 @@
 //!
 //! 1. An id is given once, and never means another tree. A root that is no head does not become one.
 //! 2. A pending change is in the record that closed its context, or the volume has failed.
-//! 3. A root that is pinned or open is not shut, and the reverse: its blocks stay while it is used.
+//! 3. A root that is pinned or open is not shut, and the reverse: its blocks stay while it is used. To
+//!    lose its name a root that is pinned to be read only is shut for a moment: it keeps its blocks.
 //! 4. A root goes from the volume only if it is merged and shut. Its child gets its parent, and what
 //!    came after it comes after what it came after.
 //! 5. A head named `main` is there before and after each change.
@@ -242,15 +243,17 @@ impl Roots {
     }
 
     /// What an opening of a root needs: its tree, and the boundary of its parent as committers see
-    /// it and as the index has it. None for a root that [awaits a merge](Self::awaits_merge); one
-    /// that was dropped is opened for its `descendants` only.
-    pub(super) fn opened(&self, id: u32, descendants: bool) -> Option<(Tree, u64, u64)> {
-        let (tree, state) = {
-            let table = self.table.lock();
-            (table.tree(id)?, table.get(id)?.state)
-        };
-        let is_read = descendants || state != RootState::Dropping;
-        is_read.then(|| (tree, self.inherited(id), self.merged_inherited(id)))
+    /// it and as the index has it. None for a root that [awaits a merge](Self::awaits_merge), and for
+    /// one that was dropped.
+    pub(super) fn opened(&self, id: u32) -> Option<(Tree, u64, u64)> {
+        let tree = self.tree(id)?;
+        let dropped = self.get(id)?.state == RootState::Dropping;
+        (!dropped).then(|| (tree, self.inherited(id), self.merged_inherited(id)))
+    }
+
+    /// The tree that a root has in the index; none for one that [awaits a merge](Self::awaits_merge).
+    pub(super) fn tree(&self, id: u32) -> Option<Tree> {
+        self.table.lock().tree(id)
     }
 
     /// Whether a root has no tree before the next merge: it is pending, and its source had changes
