@@ -165,7 +165,7 @@ fn remote(url: &Url, environment: &Environment) -> Result<Store> {
                 .with_client_options(client())
                 .with_retry(retry())
                 .with_url(url.as_str());
-            let set = |builder: $builder, (key, value): (&str, _)| match key.parse() {
+            let set = |builder: $builder, (key, value): (String, _)| match key.parse() {
                 Ok(key) => builder.with_config(key, value),
                 Err(_) => builder,
             };
