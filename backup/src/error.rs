@@ -115,6 +115,12 @@ pub enum Error {
     /// The identity or the passphrase does not fit.
     #[error("{0}")]
     Unsealing(String),
+    /// An encrypted backup, in a program that was built for others only.
+    #[error(
+        "this program was built without encryption, which an encrypted backup needs; `cargo install \
+         --path cli --features encryption` builds one that has it"
+    )]
+    NoEncryption,
     /// The store refused or failed.
     #[error("{what} {object}: {}", words(source))]
     Store {

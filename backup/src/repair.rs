@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use crate::catalogue::Catalogue;
 use crate::error::{Error, Result};
+use crate::seal::Seal;
 use crate::search::{Damage, Side, Twin, for_each_pair};
 use crate::store::Store;
 use crate::watch::Watch;
@@ -35,6 +36,8 @@ pub struct Repaired {
 /// No head can be read, a writer has begun meanwhile, or the store fails.
 pub fn repair(store: &Arc<Store>, watch: &dyn Watch) -> Result<Repaired> {
     let catalogue = Catalogue::open(store)?;
+    // What this program cannot use it does not change.
+    Seal::of(catalogue.root().encryption.as_ref(), None)?;
     let Some(newest) = catalogue.newest() else {
         return Err(Error::NoMoment("yet".into()));
     };

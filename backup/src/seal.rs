@@ -1,19 +1,22 @@
-//! Encryption of frames, in the format of age: each frame is an age file for the backup's recipient.
+//! Encryption of frames: who can write and read them. Without a key they are stored as they are.
 //!
-//! So a range of an object can be read alone, and the age program can decrypt it with the identity.
-//! A writer needs the recipient only. The identity is in the root object under a passphrase, or with its
-//! owner alone. Uses the error type and the root object.
+//! The format is that of age (`age_files`), in programs that were built with the feature `encryption`;
+//! the others refuse each use of it (`without`). A writer needs the recipient only. The identity is in
+//! the root object under a passphrase, or with its owner alone. Uses the error type and the root object.
 
-use std::str::FromStr;
+#[cfg(feature = "encryption")]
+mod age_files;
+#[cfg(any(test, not(feature = "encryption")))]
+mod without;
 
-use age::secrecy::{ExposeSecret, SecretString};
-use age::{scrypt, x25519};
+use std::borrow::Cow;
 
+#[cfg(feature = "encryption")]
+use self::age_files::AgeFiles as Lock;
+#[cfg(not(feature = "encryption"))]
+use self::without::Without as Lock;
 use crate::error::{Error, Result};
 use crate::format::root::Encryption;
-
-/// The most work that a passphrase may ask for, as a power of two: about a minute and a gigabyte.
-const MAX_WORK: u8 = 20;
 
 /// What opens an encrypted backup.
 #[derive(Clone)]
@@ -33,44 +36,71 @@ pub enum NewKey {
     Recipient(String),
 }
 
+/// What encryption has to offer. There is one implementation for each kind of build.
+trait Cipher: Sized {
+    /// What the root object says of a backup that is encrypted so.
+    ///
+    /// # Errors
+    /// The recipient is none.
+    fn encryption(new_key: &NewKey) -> Result<Encryption>;
+
+    /// A recipient as the root object names it.
+    ///
+    /// # Errors
+    /// It is none.
+    fn recipient(text: &str) -> Result<String>;
+
+    /// What frames of an encrypted backup are written with, and read if there is a key.
+    ///
+    /// # Errors
+    /// The key does not fit.
+    fn of(encryption: &Encryption, key: Option<&Key>) -> Result<Self>;
+
+    /// Whether frames can be read.
+    fn opens(&self) -> bool;
+
+    /// A frame as it is stored.
+    fn close(&self, frame: &[u8]) -> Result<Vec<u8>>;
+
+    /// The reverse.
+    ///
+    /// # Errors
+    /// The identity is not there, or the frame, of the object `name`, is not for it.
+    fn open(&self, name: &str, frame: &[u8]) -> Result<Vec<u8>>;
+}
+
+/// Whether this program can write and read encrypted backups.
+///
+/// # Errors
+/// It was built without: [`Error::NoEncryption`].
+pub fn can_encrypt() -> Result<()> {
+    if cfg!(feature = "encryption") {
+        Ok(())
+    } else {
+        Err(Error::NoEncryption)
+    }
+}
+
 impl NewKey {
     /// Checks that a backup can be encrypted for it.
     ///
     /// # Errors
-    /// The recipient is none.
+    /// The recipient is none, or this program does not encrypt.
     pub fn check_recipient(&self) -> Result<()> {
         match self {
-            Self::Recipient(recipient) => parse_recipient(recipient.trim()).map(drop),
-            Self::Passphrase(_) => Ok(()),
+            Self::Recipient(recipient) => Lock::recipient(recipient).map(drop),
+            Self::Passphrase(_) => can_encrypt(),
         }
     }
 
     /// What the root object says of it.
     ///
     /// # Errors
-    /// The recipient is none.
+    /// The recipient is none, or this program does not encrypt.
     pub fn encryption(&self) -> Result<Encryption> {
-        match self {
-            Self::Recipient(recipient) => Ok(Encryption {
-                recipient: parse_recipient(recipient.trim())?.to_string(),
-                identity: None,
-            }),
-            Self::Passphrase(passphrase) => {
-                let identity = x25519::Identity::generate();
-                let recipient = scrypt::Recipient::new(SecretString::from(passphrase.clone()));
-                let text = identity.to_string();
-                let sealed = age::encrypt(&recipient, text.expose_secret().as_bytes());
-                let sealed = sealed.map_err(|e| Error::Unsealing(e.to_string()))?;
-                Ok(Encryption {
-                    recipient: identity.to_public().to_string(),
-                    identity: Some(sealed.iter().map(|byte| format!("{byte:02x}")).collect()),
-                })
-            }
-        }
+        Lock::encryption(self)
     }
-}
 
-impl NewKey {
     /// Whether a backup that is there already is encrypted so. A program that can write to the
     /// store can have put another root object there; it cannot change what the caller asks for.
     ///
@@ -89,7 +119,7 @@ impl NewKey {
                 Seal::of(Some(encryption), Some(&key)).map(drop)
             }
             Self::Recipient(recipient) => {
-                let wanted = parse_recipient(recipient.trim())?.to_string();
+                let wanted = Lock::recipient(recipient)?;
                 if wanted == encryption.recipient {
                     Ok(())
                 } else {
@@ -107,41 +137,28 @@ impl NewKey {
 /// What frames are written and read with.
 #[derive(Default)]
 pub struct Seal {
-    recipient: Option<x25519::Recipient>,
-    identity: Option<x25519::Identity>,
+    /// `None` if the backup is not encrypted.
+    lock: Option<Lock>,
 }
 
 impl Seal {
     /// That of a backup, with what is known of its identity.
     ///
     /// # Errors
-    /// The key does not fit, or the backup is not encrypted.
+    /// The key does not fit, the backup is not encrypted, or it is, and this program does not decrypt.
     pub fn of(encryption: Option<&Encryption>, key: Option<&Key>) -> Result<Self> {
-        let Some(encryption) = encryption else {
-            return match key {
-                Some(_) => Err(Error::Unsealing("the backup is not encrypted".into())),
-                None => Ok(Self::default()),
-            };
-        };
-        let recipient = parse_recipient(&encryption.recipient)?;
-        let identity = key.map(|key| identity(encryption, key)).transpose()?;
-        if identity
-            .as_ref()
-            .is_some_and(|identity| identity.to_public().to_string() != encryption.recipient)
-        {
-            return Err(Error::Unsealing(
-                "this identity is not the one of the backup".into(),
-            ));
+        if encryption.is_none() && key.is_some() {
+            return Err(Error::Unsealing("the backup is not encrypted".into()));
         }
+        let lock = encryption.map(|encryption| Lock::of(encryption, key));
         Ok(Self {
-            recipient: Some(recipient),
-            identity,
+            lock: lock.transpose()?,
         })
     }
 
     /// Whether contents can be read.
     pub fn opens(&self) -> bool {
-        self.recipient.is_none() || self.identity.is_some()
+        self.lock.as_ref().is_none_or(Lock::opens)
     }
 
     /// A frame as it is stored.
@@ -149,11 +166,9 @@ impl Seal {
     /// # Errors
     /// None that is known.
     pub fn close(&self, frame: Vec<u8>) -> Result<Vec<u8>> {
-        match &self.recipient {
+        match &self.lock {
             None => Ok(frame),
-            Some(recipient) => {
-                age::encrypt(recipient, &frame).map_err(|e| Error::Unsealing(e.to_string()))
-            }
+            Some(lock) => lock.close(&frame),
         }
     }
 
@@ -161,70 +176,10 @@ impl Seal {
     ///
     /// # Errors
     /// The identity is not there, or the frame is not for it.
-    pub fn open<'a>(&self, name: &str, frame: &'a [u8]) -> Result<std::borrow::Cow<'a, [u8]>> {
-        match (&self.recipient, &self.identity) {
-            (None, _) => Ok(frame.into()),
-            (Some(_), None) => Err(Error::Sealed),
-            (Some(_), Some(identity)) => {
-                let opened = age::decrypt(identity, frame);
-                Ok(opened.map_err(|why| Error::damaged(name, why))?.into())
-            }
+    pub fn open<'a>(&self, name: &str, frame: &'a [u8]) -> Result<Cow<'a, [u8]>> {
+        match &self.lock {
+            None => Ok(frame.into()),
+            Some(lock) => lock.open(name, frame).map(Cow::Owned),
         }
-    }
-}
-
-fn parse_recipient(text: &str) -> Result<x25519::Recipient> {
-    x25519::Recipient::from_str(text)
-        .map_err(|why| Error::Unsealing(format!("{text} is no age recipient (age1...): {why}")))
-}
-
-fn identity(encryption: &Encryption, key: &Key) -> Result<x25519::Identity> {
-    let wrong = |why: &str| Error::Unsealing(why.to_owned());
-    let text = match key {
-        Key::Identity(text) => text.clone(),
-        Key::Passphrase(passphrase) => {
-            let Some(sealed) = &encryption.identity else {
-                return Err(wrong(
-                    "this backup has no passphrase: its owner has the identity (--identity FILE)",
-                ));
-            };
-            let sealed = digits(sealed).ok_or_else(|| wrong("the root object is damaged"))?;
-            let mut opener = scrypt::Identity::new(SecretString::from(passphrase.clone()));
-            opener.set_max_work_factor(MAX_WORK);
-            let opened = age::decrypt(&opener, &sealed);
-            let opened = opened.map_err(|_| wrong("the passphrase is wrong"))?;
-            String::from_utf8(opened).map_err(|_| wrong("the root object is damaged"))?
-        }
-    };
-    let mut lines = text.lines().map(str::trim);
-    let line = lines.find(|line| line.starts_with("AGE-SECRET-KEY-1"));
-    let line = line.ok_or_else(|| wrong("there is no AGE-SECRET-KEY-1... in it"))?;
-    x25519::Identity::from_str(line).map_err(wrong)
-}
-
-fn digits(text: &str) -> Option<Vec<u8>> {
-    let byte = |i: usize| u8::from_str_radix(text.get(i..i + 2)?, 16).ok();
-    (0..text.len()).step_by(2).map(byte).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn passphrase_opens_what_was_closed() {
-        let encryption = NewKey::Passphrase("stone".into()).encryption().unwrap();
-        let writer = Seal::of(Some(&encryption), None).unwrap();
-        let closed = writer.close(b"contents".to_vec()).unwrap();
-        assert!(matches!(writer.open("x", &closed), Err(Error::Sealed)));
-
-        let reader = |key| Seal::of(Some(&encryption), Some(&key));
-        let open = reader(Key::Passphrase("stone".into())).unwrap();
-        assert_eq!(open.open("x", &closed).unwrap().as_ref(), b"contents");
-        assert!(reader(Key::Passphrase("pebble".into())).is_err());
-
-        let other = x25519::Identity::generate().to_string();
-        let other = reader(Key::Identity(other.expose_secret().to_owned()));
-        assert!(other.is_err(), "an identity of something else");
     }
 }

@@ -33,7 +33,7 @@ mod volume_by_path;
 use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use cairnfs_daemon::failure::{self, AnyError, BROKEN_PIPE, unprinted};
 use clap::{CommandFactory, Parser, Subcommand};
@@ -54,9 +54,21 @@ const VERSION: &str = match option_env!("CAIRNFS_VERSION") {
     None => env!("CARGO_PKG_VERSION"),
 };
 
+/// The version, and which optional parts this program has.
+fn long_version() -> &'static str {
+    static TEXT: LazyLock<String> = LazyLock::new(|| {
+        let parts = cairnfs_backup::parts().into_iter().map(|part| {
+            let is_in = if part.is_in { "built in" } else { "left out" };
+            format!("\n{} ({}): {is_in}", part.feature, part.about)
+        });
+        format!("{VERSION}{}", parts.collect::<String>())
+    });
+    &TEXT
+}
+
 /// A crash-safe file system in one file or block device
 #[derive(Debug, Parser)]
-#[command(name = "cairnfs", version = VERSION, after_help = EXAMPLES)]
+#[command(name = "cairnfs", version = VERSION, long_version = long_version(), after_help = EXAMPLES)]
 struct Cli {
     #[command(subcommand)]
     command: Command,

@@ -66,7 +66,7 @@ fn version_names_the_commit() {
         let text = String::from_utf8_lossy(&out.stdout).trim().to_owned();
         out.status.success().then_some(text)
     };
-    let version_text = cairnfs(&["--version"]).stdout;
+    let version_text = cairnfs(&["-V"]).stdout;
     let version_text = String::from_utf8_lossy(&version_text);
     let version = concat!("cairnfs ", env!("CARGO_PKG_VERSION"));
     let top = std::path::Path::new("../..").canonicalize().unwrap();
@@ -76,6 +76,12 @@ fn version_names_the_commit() {
         Some(commit) => assert_eq!(version_text, format!("{version} (commit {commit})\n")),
         None => assert_eq!(version_text, format!("{version}\n")),
     }
+    // The long form adds what is optional.
+    let long = cairnfs(&["--version"]).stdout;
+    let long = String::from_utf8_lossy(&long);
+    let parts = long.strip_prefix(&*version_text).unwrap();
+    assert!(parts.contains("encryption (encrypted backups): built in\n"));
+    assert!(parts.contains("cloud (backups in s3://, gs:// and az://): "));
 }
 
 #[test]

@@ -8,7 +8,7 @@ use cairnfs_core::refs::local_zone;
 use cairnfs_daemon::failure::AnyError;
 use serde::Serialize;
 
-use super::{Damaged, KeyArgs, Opened};
+use super::{Damaged, catalogue_at};
 use crate::output::{self, counted, local_second, utc_time};
 use crate::size::human;
 
@@ -64,8 +64,7 @@ struct Row {
 
 /// Runs the command.
 pub fn run(args: &Args) -> Result<ExitCode, AnyError> {
-    let opened = Opened::open(&args.url, &KeyArgs::default(), &Ended::default())?;
-    let catalogue = &opened.catalogue;
+    let (_, catalogue) = catalogue_at(&args.url, &Ended::default())?;
     let newest = catalogue.newest();
     let rows = catalogue.moments().iter().map(|moment| Row {
         number: moment.number,

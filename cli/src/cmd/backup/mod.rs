@@ -20,7 +20,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use cairnfs_backup::{
-    Catalogue, Damage, Ended, Error, Key, Place, Seal, Store, Watch, environment,
+    Catalogue, Damage, Ended, Error, Key, Place, Seal, Store, Watch, can_encrypt, environment,
 };
 use cairnfs_daemon::failure::{AnyError, Failure, io_text, shown};
 use serde::Serialize;
@@ -45,7 +45,9 @@ Examples:
 
 URL is file:///directory (or just a directory), s3://bucket/prefix,
 gs://bucket/prefix or az://container/prefix; the last three need a program that
-was built with `--features cloud`. Credentials and endpoints come from the
+was built with `--features cloud`. Encrypted backups need one that was built with
+`--features encryption`: another one lists their moments, and refuses all else;
+`cairnfs --version` tells what it has. Credentials and endpoints come from the
 environment: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN,
 AWS_REGION, AWS_ENDPOINT; GOOGLE_APPLICATION_CREDENTIALS;
 AZURE_STORAGE_ACCOUNT_NAME, AZURE_STORAGE_ACCOUNT_KEY.
@@ -100,10 +102,10 @@ const LEFT: u8 = 4;
 /// What opens an encrypted backup.
 #[derive(Debug, Default, clap::Args)]
 pub struct KeyArgs {
-    /// File with the passphrase of an encrypted backup
+    /// File with the passphrase of an encrypted backup (built with `--features encryption`)
     #[arg(long, value_name = "FILE", conflicts_with = "identity")]
     passphrase_file: Option<PathBuf>,
-    /// File with the age identity of an encrypted backup
+    /// File with the age identity of an encrypted backup (built with `--features encryption`)
     #[arg(long, value_name = "FILE")]
     identity: Option<PathBuf>,
 }
@@ -112,8 +114,11 @@ impl KeyArgs {
     /// The key, if one is given.
     ///
     /// # Errors
-    /// A file cannot be read.
+    /// A file cannot be read, or this program does not decrypt.
     pub fn key(&self) -> Result<Option<Key>, Failure> {
+        if let Some(path) = self.passphrase_file.as_ref().or(self.identity.as_ref()) {
+            can_encrypt().map_err(|e| failure(shown(path), &e))?;
+        }
         if let Some(path) = &self.passphrase_file {
             return Ok(Some(Key::Passphrase(passphrase(path)?)));
         }
@@ -182,14 +187,7 @@ impl Opened {
     /// # Errors
     /// There is none, the key does not fit, or the store fails.
     pub fn open(url: &str, key: &KeyArgs, ended: &Ended) -> Result<Self, Failure> {
-        let store = open_store(url, ended)?;
-        let catalogue = Catalogue::open(&store).map_err(|e| failure(url, &e))?;
-        for damage in catalogue.damage() {
-            warn(&format!("{url}: {damage}{}", covered(damage)));
-        }
-        if let Some((first, last)) = catalogue.unreachable() {
-            warn(&format!("{url}: {}", unreachable(first, last)));
-        }
+        let (store, catalogue) = catalogue_at(url, ended)?;
         let seal = Seal::of(catalogue.root().encryption.as_ref(), key.key()?.as_ref());
         let seal = seal.map_err(|e| failure(url, &e))?;
         Ok(Self {
@@ -198,6 +196,23 @@ impl Opened {
             seal: Arc::new(seal),
         })
     }
+}
+
+/// What the backup at a URL has, whether contents can be read or not. Warns of damaged heads, and of
+/// moments that cannot be reached.
+///
+/// # Errors
+/// There is none, or the store fails.
+fn catalogue_at(url: &str, ended: &Ended) -> Result<(Arc<Store>, Catalogue), Failure> {
+    let store = open_store(url, ended)?;
+    let catalogue = Catalogue::open(&store).map_err(|e| failure(url, &e))?;
+    for damage in catalogue.damage() {
+        warn(&format!("{url}: {damage}{}", covered(damage)));
+    }
+    if let Some((first, last)) = catalogue.unreachable() {
+        warn(&format!("{url}: {}", unreachable(first, last)));
+    }
+    Ok((store, catalogue))
 }
 
 /// A damaged head or copy, as JSON.

@@ -35,11 +35,13 @@ pub struct Args {
     /// Go on where another machine or path has ended for good
     #[arg(long)]
     take_over: bool,
-    /// Encrypt a new backup, with the passphrase in the first line of FILE
+    /// Encrypt a new backup, with the passphrase in the first line of FILE (built with `--features
+    /// encryption`)
     #[arg(long, value_name = "FILE", conflicts_with = "recipient")]
     #[serde(skip)]
     encrypt: Option<PathBuf>,
-    /// Encrypt a new backup for an age recipient (age1...), whose identity stays with you
+    /// Encrypt a new backup for an age recipient (age1...), whose identity stays with you (built with
+    /// `--features encryption`)
     #[arg(long, value_name = "AGE1")]
     recipient: Option<String>,
     /// Print a summary as JSON
@@ -94,7 +96,7 @@ impl Args {
     /// Reads what only the process that was called can: files and the environment.
     ///
     /// # Errors
-    /// The file of the passphrase cannot be read, or the recipient is none.
+    /// The file of the passphrase cannot be read, or the recipient is none, or this program does not encrypt.
     pub fn prepare(&mut self) -> Result<(), Failure> {
         self.passphrase = self.encrypt.as_deref().map(passphrase).transpose()?;
         // Before a place for the backup is made.

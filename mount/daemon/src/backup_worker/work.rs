@@ -272,6 +272,7 @@ fn ends_for_good(why: &Error) -> bool {
             | Error::OtherWriter { .. }
             | Error::OtherVolume { .. }
             | Error::Unsealing(_)
+            | Error::NoEncryption
             | Error::Url(_)
     )
 }

@@ -274,7 +274,8 @@ pub(super) const TABLE: &[Row] = table! {
         "how long the contents of removed moments stay for programs that read them"
         { ("backup-grace" = |o, v| o.backup_grace = Some(parse_interval(v)?)) }
     Daemon "backup-recipient=AGE1" [""]
-        "encrypt a new backup for this age recipient, and refuse one that is not encrypted for it"
+        "encrypt a new backup for this age recipient, and refuse one that is not encrypted for it; needs a \
+         program that was built with `--features encryption`"
         { ("backup-recipient" = |o, v| {
             o.backup_recipient = Some(unless(v.is_empty(), v, "the recipient is empty")?.to_owned());
         }) }
