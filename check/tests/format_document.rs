@@ -84,17 +84,18 @@ fn of_the_document() -> BTreeMap<String, Layout> {
         let rows = body.lines().filter(|line| line.starts_with("| "));
         for row in rows.take_while(|row| !row.starts_with("| First")) {
             let cells: Vec<_> = row.split('|').map(str::trim).collect();
-            let [_, offset, bytes, field, ..] = cells[..] else {
+            let [_, bytes, field, ..] = cells[..] else {
                 panic!("{row}")
             };
-            let (Ok(offset), Ok(bytes)) = (offset.parse::<usize>(), bytes.parse::<usize>()) else {
+            let (first, last) = bytes.split_once('-').unwrap_or((bytes, bytes));
+            let (Ok(offset), Ok(last)) = (first.parse::<usize>(), last.parse::<usize>()) else {
                 continue;
             };
             if !field.starts_with('`') || end == size {
                 break;
             }
             assert_eq!(offset, end, "fields of {name} follow each other: {field}");
-            end = offset + bytes;
+            end = last + 1;
             fields.insert(field.trim_matches('`').to_string(), offset);
         }
         assert_eq!(end, size, "the fields of {name} fill it");

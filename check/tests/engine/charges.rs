@@ -44,6 +44,7 @@ fn writable(v: &Volume) -> File {
 }
 
 /// A volume of small files with branches, and no space left.
+/// Changes of a head that inherits are charged for the copies that the merge will make.
 #[test]
 fn changes_of_many_branches_are_refused_before_one_merge() {
     let device = fresh(64 * MIB);

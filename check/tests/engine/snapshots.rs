@@ -61,6 +61,7 @@ pub fn kill(fs: Arc<FileSystem>) {
     std::mem::forget(fs);
 }
 
+/// A read-only opening shows the roots that only the log has, too.
 #[test]
 fn snapshot_keeps_files_through_changes_kill_and_merge() {
     let device = fresh(64 * MIB);
@@ -140,6 +141,8 @@ fn ids_are_not_reused() {
     }
 }
 
+/// Changes of roots with commits between them are boundaries of their own, although one merge brings
+/// them into the index.
 #[test]
 fn two_snapshots_one_merge() {
     let device = fresh(64 * MIB);

@@ -353,11 +353,15 @@ fn documented(mode: &str) -> (BTreeMap<String, Budget>, bool) {
         )
     });
     let head = rows.next().unwrap();
-    let column = head
-        .iter()
-        .position(|c| *c == format!("write={mode}"))
-        .unwrap();
-    let budgets = rows.map(|row| (row[0].clone(), budget(&row[column])));
+    let column = |name: &str| head.iter().position(|c| c == name).unwrap();
+    let (through, more) = (column("write=through"), column("more with write=back"));
+    let budgets = rows.map(|row| {
+        let mut all = budget(&row[through]);
+        if mode == "back" {
+            all.extend(budget(&row[more]));
+        }
+        (row[0].clone(), all)
+    });
     let (_, version) = section.split_once("exact for Linux ").unwrap();
     let version: String = version
         .chars()

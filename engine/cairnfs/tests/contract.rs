@@ -25,16 +25,14 @@ const FAULTS: &str = "engine/disk/src/fault.rs";
 
 const HEAD: &str = "# Tests of the contract
 
-Which tests fail if a promise of [the contract](contract.md) is broken, and which injected faults \
-                    (`engine/disk/src/fault.rs`) break it and must be detected by \
+Which tests fail if a promise of [the contract](contract.md) is broken; then the injected faults \
+                    (`engine/disk/src/fault.rs`) that break it and must be detected by \
                     `lab/sim/tests/bites`. This page is made from the `Contract:` lines at the \
                     tests and faults: `UPDATE_CONTRACT=1 cargo test -p cairnfs --test contract`. \
                     A path without a test name stands for all tests of the file; a `main.rs`, for \
-                    all tests beside it. If a row has no fault, the tests create the wrong state \
+                    all tests beside it. Where no fault is named, the tests create the wrong state \
                     themselves.
 
-| Promise | Tests | Injected faults |
-|---|---|---|
 ";
 
 /// A promise: its id, and the anchor of its section.
@@ -161,12 +159,11 @@ fn page(promises: &[Promise], tags: &BTreeMap<String, Vec<String>>) -> String {
     for Promise { id, anchor } in promises {
         let places = tags.get(id).into_iter().flatten();
         let (tests, faults): (Vec<_>, Vec<_>) = places.partition(|place| place.contains('/'));
-        let (tests, faults) = (list(tests), list(faults));
-        writeln!(
-            page,
-            "| [`{id}`](contract.md#{anchor}) | {tests} | {faults} |"
-        )
-        .unwrap();
+        write!(page, "- [`{id}`](contract.md#{anchor}): {}", list(tests)).unwrap();
+        if !faults.is_empty() {
+            write!(page, "; faults: {}", list(faults)).unwrap();
+        }
+        page.push('\n');
     }
     page
 }

@@ -1,9 +1,10 @@
 //! On which processor a loop waits for its client: found by trial.
 //!
 //! A reply that leaves the client where it is, and a loop that waits there, make the time from one
-//! message to the next much shorter, but the kernel does not say where a client runs. So the loop
-//! waits on one processor after another for a few messages each, and stays where they come sooner
-//! than while the loop is bound to none. Pure: times come in as arguments.
+//! message to the next much shorter, but nothing says at once where a client runs: `/proc/TID/stat` may
+//! block on a lock that the client holds in execve(2). So the loop waits on one processor after another
+//! for a few messages each, and stays where they come sooner than while the loop is bound to none. Pure:
+//! times come in as arguments.
 
 use std::time::Duration;
 

@@ -4,6 +4,7 @@
 //! value, so that a record is self-contained. In the index a value of more than [`MAX_OWN_VALUE`]
 //! bytes has its own item, keyed by its hash, and attributes refer to it. A reference contains the
 //! exact key of the item, so hash collisions matter only when a value is looked up by its bytes.
+//! Sets of attributes are not shared: a merge would read the whole old set to change one.
 //! The item contains the value and its use count; a long value has a separate item, so that a
 //! change of the use count does not rewrite the value.
 

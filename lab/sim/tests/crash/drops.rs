@@ -92,6 +92,7 @@ fn dropped_root_entries_feed_child() {
     );
 }
 
+/// Ids are not given again, although only the log has had the root.
 #[test]
 fn create_drop_in_log_ids_not_reused() {
     pressed_history(

@@ -8,6 +8,7 @@ use cairnfs_sim::workload::{after, record, record_as, steps};
 
 use crate::support::{THOROUGH, history, pressed_history, text, try_recording};
 
+/// A merge frees by the lineage that the index had before it, not by the boundary that it brings in.
 /// Each step of a merge may be the last one before the power fails.
 #[test]
 fn boundary_merge_uses_old_lineage() {
@@ -17,6 +18,7 @@ fn boundary_merge_uses_old_lineage() {
     );
 }
 
+/// What a merge left is released only when its superblock is durable.
 #[test]
 fn two_snapshots_one_merge() {
     pressed_history(
@@ -25,6 +27,7 @@ fn two_snapshots_one_merge() {
     );
 }
 
+/// Of two boundaries without a commit between them, the earlier one gets no nodes of the later one.
 #[test]
 fn snapshot_of_empty_context() {
     pressed_history(

@@ -150,7 +150,8 @@ pub struct Ops {
     listings: Listings,
     dirs: KnownDirs,
     files: ProgramFiles,
-    /// Held while a listing is renewed, and by a replacement.
+    /// Held while a listing is renewed, and by a replacement: the notification of a renewal discards
+    /// a GETATTR reply that is on its way.
     renewing: Mutex<()>,
     messages: Messages,
     backup: Option<AskBackup>,

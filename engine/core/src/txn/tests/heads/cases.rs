@@ -391,6 +391,7 @@ fn dropped_root_entries_feed_child() {
     });
 }
 
+/// A commit looks whether its root was frozen since the root was opened.
 #[test]
 fn commit_after_freeze_is_stale() {
     let mut v = Run::new(None);
