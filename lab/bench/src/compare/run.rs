@@ -163,7 +163,6 @@ impl<'a> Ground<'a> {
         if system.in_process() {
             let volume = format!("lib:{}", self.spot.device.display());
             let mut place: Place = parse(&["--target", &volume])?;
-            place.by_inode = system == System::CairnfsInode;
             place.cache = self.spot.cache;
             place.without = system.without();
             return Ok(Observed {

@@ -14,8 +14,6 @@ use crate::Result;
 pub enum System {
     /// CairnFS, by the library's calls by path, in this process
     Cairnfs,
-    /// CairnFS, by the library's calls by inode, in this process
-    CairnfsInode,
     /// CairnFS, mounted through FUSE
     CairnfsMount,
     /// A FUSE file system that stores nothing: what FUSE itself costs
@@ -51,7 +49,6 @@ impl System {
     pub fn name(self) -> &'static str {
         match self {
             System::Cairnfs => "cairnfs",
-            System::CairnfsInode => "cairnfs-inode",
             System::CairnfsMount => "cairnfs-mount",
             System::CairnfsWithoutOneFlush => "cairnfs-without-one-flush",
             System::CairnfsWithoutFsyncClosure => "cairnfs-without-fsync-closure",
@@ -71,7 +68,7 @@ impl System {
 
     /// Whether it is used by calls of the library, without system calls.
     pub fn in_process(self) -> bool {
-        matches!(self, System::Cairnfs | System::CairnfsInode) || self.without().is_some()
+        self == System::Cairnfs || self.without().is_some()
     }
 
     /// Returns the mechanism of CairnFS that it lacks.
@@ -107,7 +104,6 @@ impl System {
     /// Returns the name of its interface.
     pub fn interface(self) -> &'static str {
         match self {
-            System::CairnfsInode => "library by inode",
             System::CairnfsMount => "FUSE",
             System::Noop => "FUSE, stores nothing",
             System::Raw => "the device, no file system",
