@@ -56,15 +56,15 @@ Examples:
     Dirfsync(Run<Dirfsync>),
     /// Write files block by block, and sync each again and again
     ///
-    /// Each job has a file and a thread: sequential, --random or --append, an fsync every --every
-    /// blocks; with --files N files in turn; with --cold nothing in memory before. A latency covers
-    /// an fsync and the writes since the last one.
+    /// Each job has a file and a thread: sequential or --random, an fsync every --every blocks;
+    /// with --files N files in turn; with --cold nothing in memory before. A latency covers an fsync
+    /// and the writes since the last one.
     #[command(after_help = "\
 Examples:
   cairnfs-bench fsync --jobs 16
   cairnfs-bench fsync --jobs 16 --random --block 4K --total 16M
   cairnfs-bench fsync --jobs 4 --without one-flush
-  cairnfs-bench fsync --append --block 4K --every 8 --target /mnt")]
+  cairnfs-bench fsync --block 4K --every 8 --target /mnt")]
     Fsync(Run<Fsync>),
     /// Append and sync, alone and while other threads make and remove small files
     ///

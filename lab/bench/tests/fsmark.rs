@@ -145,7 +145,6 @@ fn invalid_arguments_are_refused_with_their_name() {
             "--deletes",
         ),
         (&["dirfsync", "--deletes", "0"], "--deletes"),
-        (&["fsync", "--random", "--append"], "--append"),
         (&["fsync", "--total", "10K", "--block", "4K"], "--total"),
         (&["fsync", "--block", "0"], "--block"),
         (&["fsync", "--every", "0"], "--every"),

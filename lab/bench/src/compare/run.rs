@@ -106,7 +106,7 @@ impl<'a> Ground<'a> {
             // Not comparable with the other systems' sums because the walks are missing.
             report.phases.retain(|phase| phase.name != ALL);
         }
-        report.target = system.name().to_owned();
+        report.target = system.to_string();
         Ok(report)
     }
 
