@@ -102,9 +102,4 @@ impl Unreadable {
     pub fn is_none(&self) -> bool {
         self.blocks.is_empty()
     }
-
-    /// Whether a block before this one is among them.
-    pub fn begins_before(&self, block: u64) -> bool {
-        self.blocks.within(0, block).next().is_some()
-    }
 }

@@ -56,9 +56,9 @@ impl Packer<'_> {
     ) -> Result<Layer> {
         let data = runs.iter().filter(|run| run.has_data);
         let blocks: u64 = data.map(|run| run.count).sum();
-        let objects = (0..blocks.div_ceil(OBJECT_BLOCKS).max(1)).map(|n| object_name(&name, n));
-        let objects: Vec<String> = objects.collect();
-        let written = self.write_all((number, name), runs, read);
+        let count = blocks.div_ceil(OBJECT_BLOCKS).max(1);
+        let objects: Vec<String> = (0..count).map(|n| object_name(&name, n)).collect();
+        let written = self.write_all((number, name), (blocks, count - 1), runs, read);
         if written.as_ref().is_err_and(Error::is_full) {
             // The next prune removes what is left.
             let _ = self.store.delete(&objects);
@@ -66,15 +66,14 @@ impl Packer<'_> {
         written
     }
 
+    /// Stores so many `blocks`, `whole` objects of them and one more.
     fn write_all(
         &self,
         (number, name): (u64, String),
+        (blocks, whole): (u64, u64),
         runs: Vec<Run>,
         read: &mut ReadBlocks<'_>,
     ) -> Result<Layer> {
-        let data = runs.iter().filter(|run| run.has_data);
-        let blocks: u64 = data.map(|run| run.count).sum();
-        let whole = blocks.div_ceil(OBJECT_BLOCKS).max(1) - 1;
         let mut input = Blocks::new(&runs, read);
         let mut stored = self.write_whole(&name, whole, &mut input)?;
         let (mut bytes, object) = self.object(&input.take(blocks - whole * OBJECT_BLOCKS)?)?;

@@ -10,9 +10,8 @@ use crate::checked_volume::Volume;
 use crate::codes;
 use crate::holes::KeyRange;
 use crate::log::Replay;
-use crate::overlay::{Merge, Sink};
+use crate::overlay::Sink;
 use crate::report::{Finding, Ledger};
-use crate::tree::Walker;
 use crate::visit::{Inherited, Item};
 
 /// Verifies all written extents in the logical state of a root's files, except those in leaves that
@@ -31,14 +30,7 @@ pub(crate) fn check(
         done: 0,
         total,
     };
-    // The trees were checked before, so their findings are not reported again.
-    let mut ignore = |_| {};
-    let mut ignored = Ledger::new(&mut ignore);
-    let seed = volume.superblock.hash_seed.get();
-    let mut merge = Merge::new(&replay.overlay, seed, &mut reader);
-    let mut walker = Walker::new(volume, replay.youngest);
-    root.walk(&mut walker, &mut merge, &mut ignored)?;
-    merge.finish(&mut ignored)?;
+    root.walk_again(volume, replay, &mut reader)?;
     ledger.progress("data", total, total);
     Ok(())
 }

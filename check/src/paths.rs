@@ -17,9 +17,8 @@ use crate::checked_volume::Volume;
 use crate::context::Link;
 use crate::holes::KeyRange;
 use crate::log::Replay;
-use crate::overlay::{Merge, Sink};
+use crate::overlay::Sink;
 use crate::report::Ledger;
-use crate::tree::Walker;
 use crate::visit::Item;
 
 /// Maximum number of entries whose names are looked up.
@@ -43,7 +42,7 @@ pub(crate) fn name(
         names.want(ino, links);
     }
     if !names.ways.is_empty() {
-        names.find(volume, replay, root)?;
+        root.walk_again(volume, replay, &mut names)?;
     }
     for finding in ledger.findings_mut().iter_mut().skip(first) {
         let Some(ino) = finding.ino else { continue };
@@ -84,17 +83,6 @@ impl Names {
         }
     }
 
-    /// Reads the names marked by `want`. Problems of the tree were reported before.
-    fn find(&mut self, volume: &Volume<'_>, replay: &Replay, root: &Checked<'_>) -> Result<()> {
-        let mut ignore = |_| {};
-        let mut ignored = Ledger::new(&mut ignore);
-        let seed = volume.superblock.hash_seed.get();
-        let mut merge = Merge::new(&replay.overlay, seed, self);
-        let mut walker = Walker::new(volume, replay.youngest);
-        root.walk(&mut walker, &mut merge, &mut ignored)?;
-        merge.finish(&mut ignored)
-    }
-
     /// The path of an inode; `None` if no entry refers to it.
     fn path(&self, ino: u64) -> Option<Vec<u8>> {
         if ino == ROOT_INO {
@@ -128,6 +116,7 @@ impl Names {
     }
 }
 
+/// Reads the names marked by `want`.
 impl Sink for Names {
     fn indexed(&mut self, _: &Item<'_>, _: bool, _: &mut Ledger<'_>) {}
 

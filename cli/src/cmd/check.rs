@@ -12,10 +12,10 @@ use cairnfs_check::codes::{
     ROOT_LINEAGE, ROOT_MISSING, SUPERBLOCK_COPY, SUPERBLOCK_FRONT, SUPERBLOCK_LOST,
     SUPERBLOCK_MISMATCH, SUPERBLOCK_SLOT, TABLE_CHECKSUM, TABLE_ENTRY, TOO_MANY,
 };
-use cairnfs_check::{CheckOptions, Finding, Report, check};
+use cairnfs_check::{CheckOptions, Finding, Report};
 use cairnfs_daemon::failure::{AnyError, Failure, show_bytes, shown};
 use cairnfs_daemon::shell::{word, word_of_path};
-use cairnfs_disk::device::{Access as DeviceAccess, FileDevice};
+use cairnfs_disk::device::{Access as DeviceAccess, Device, FileDevice};
 use cairnfs_fuse::mountinfo;
 use serde::Serialize;
 
@@ -156,13 +156,20 @@ pub fn run(mut args: Args) -> Result<ExitCode, AnyError> {
 fn examine(args: &Args) -> Result<Report, Failure> {
     let fail = |e: Error| Failure::opening(&args.volume, &e).code(OPERATIONAL);
     let device = FileDevice::open(&args.volume, DeviceAccess::ReadOnly).map_err(fail)?;
-    let options = CheckOptions { data: args.data };
-    let progress = Progress::steps("check", args.json);
-    check(&device, &options, &mut |at| {
+    check_device(&device, args.data, args.json).map_err(fail)
+}
+
+/// Checks the volume on a device, with `data` all contents of files too, and shows the progress
+/// unless `quiet`.
+///
+/// # Errors
+/// The device cannot be read.
+pub fn check_device(device: &dyn Device, data: bool, quiet: bool) -> Result<Report, Error> {
+    let progress = Progress::steps("check", quiet);
+    cairnfs_check::check(device, &CheckOptions { data }, &mut |at| {
         progress.phase(at.phase);
         progress.set(at.done, at.total);
     })
-    .map_err(fail)
 }
 
 /// Whether damage prevents opening the volume with its log, also to save what is before the damage.

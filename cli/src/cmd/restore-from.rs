@@ -75,7 +75,7 @@ pub struct Args {
 }
 
 #[derive(Serialize)]
-struct Summary {
+struct Summary<'a> {
     moment: u64,
     time: String,
     checkpoint: String,
@@ -86,11 +86,11 @@ struct Summary {
     /// Bytes of the image that could not be read.
     lost: u64,
     /// Ranges of files that cannot be read for that; the first 10,000.
-    unreadable: Vec<Range>,
+    unreadable: &'a [Range],
     /// Files and directories that cannot be read, or not wholly.
     failed: u64,
     /// Damage of the volume itself.
-    damaged: Vec<String>,
+    damaged: &'a [String],
     requests: u64,
     received: u64,
     seconds: f64,
@@ -125,10 +125,11 @@ pub fn run(args: &Args) -> Result<ExitCode, AnyError> {
         other => wrong(other),
     })?;
     drop(watch);
-    let unread = if lost.is_none() {
-        None
+    let whole = lost.is_none();
+    let unread = if whole {
+        Unread::default()
     } else {
-        Some(look(args, &file, &moment, &lost)?)
+        look(args, &file, &moment, &lost)?
     };
     file.complete()?;
     let asked = opened.store.asked();
@@ -139,30 +140,20 @@ pub fn run(args: &Args) -> Result<ExitCode, AnyError> {
             checkpoint: moment.checkpoint.clone(),
             size: moment.blocks * 4096,
             contents: moment.live * 4096,
-            whole: lost.is_none(),
+            whole,
             lost: lost.blocks.count() * 4096,
-            failed: unread.as_ref().map_or(0, |unread| unread.files.failed),
-            unreadable: unread
-                .as_ref()
-                .map(|it| it.files.unreadable.clone())
-                .unwrap_or_default(),
-            damaged: unread
-                .as_ref()
-                .map(|it| it.volume.clone())
-                .unwrap_or_default(),
+            failed: unread.files.failed,
+            unreadable: &unread.files.unreadable,
+            damaged: &unread.volume,
             requests: asked.requests,
             received: asked.received,
             seconds: begun.elapsed().as_secs_f64(),
         }))?;
-    } else if !args.quiet || unread.is_some() {
+    } else if !args.quiet || !whole {
         told(writeln!(
             io::stdout(),
             "Restored {}moment {} of {} into {}: {}, {}",
-            if unread.is_some() {
-                "what can be read of "
-            } else {
-                ""
-            },
+            if whole { "" } else { "what can be read of " },
             moment.number,
             local_time(moment.time().into(), &zone),
             shown(&args.file),
@@ -170,9 +161,9 @@ pub fn run(args: &Args) -> Result<ExitCode, AnyError> {
             rate(moment.live * 4096, begun)
         ))?;
     }
-    let Some(unread) = unread else {
+    if whole {
         return Ok(ExitCode::SUCCESS);
-    };
+    }
     let what = match (unread.files.failed, unread.volume.is_empty()) {
         (0, true) => "no file that is named needs what is lost".to_owned(),
         (0, false) => "no file lacks anything, but the volume itself is damaged".to_owned(),

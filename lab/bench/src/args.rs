@@ -1,7 +1,6 @@
 //! The command line: a workload with its settings, and where it runs. Plain values; nothing here
 //! opens files.
 
-use crate::channel::{Channel, ClientArgs};
 use crate::compare::options::Compare;
 use crate::help;
 use crate::noop::Noop;
@@ -57,15 +56,15 @@ Examples:
     Dirfsync(Run<Dirfsync>),
     /// Write files block by block, and sync each again and again
     ///
-    /// Each job has a file and a thread: sequential, --random or --append, an fsync every --every
-    /// blocks; with --files N files in turn; with --cold nothing in memory before. A latency covers
-    /// an fsync and the writes since the last one.
+    /// Each job has a file and a thread: sequential or --random, an fsync every --every blocks;
+    /// with --files N files in turn; with --cold nothing in memory before. A latency covers an fsync
+    /// and the writes since the last one.
     #[command(after_help = "\
 Examples:
   cairnfs-bench fsync --jobs 16
   cairnfs-bench fsync --jobs 16 --random --block 4K --total 16M
   cairnfs-bench fsync --jobs 4 --without one-flush
-  cairnfs-bench fsync --append --block 4K --every 8 --target /mnt")]
+  cairnfs-bench fsync --block 4K --every 8 --target /mnt")]
     Fsync(Run<Fsync>),
     /// Append and sync, alone and while other threads make and remove small files
     ///
@@ -115,20 +114,6 @@ Examples:
     /// Measure several file systems in turn on one device, and compare them
     #[command(after_help = help::COMPARE)]
     Compare(Box<Compare>),
-    /// Make files through shared memory, and by system calls, by several processes
-    ///
-    /// What a library that is preloaded into programs can reach: each client is a process, which makes
-    /// files as tar does through a channel to one serving thread.
-    #[command(after_help = "\
-Examples:
-  cairnfs-bench channel
-  cairnfs-bench channel --beside /mnt/xfs --at /mnt/xfs
-  cairnfs-bench channel --beside /mnt/xfs --one-processor
-  cairnfs-bench channel --beside /mnt/xfs --busy 2")]
-    Channel(Channel),
-    /// A client of it
-    #[command(hide = true)]
-    ChannelClient(ClientArgs),
     /// Serve a mount that does nothing, to run workloads on: the ceiling of FUSE
     #[command(after_help = "\
 Examples:

@@ -26,7 +26,6 @@ Examples:
 pub(crate) const COMPARE: &str = "\
 Columns (--with):
   cairnfs               the library, by path; calls in the same process
-  cairnfs-inode         the library, by inode, as the daemon uses it; calls in the same process
   cairnfs-without-NAME  as cairnfs, with that mechanism left out
   cairnfs-mount         `cairnfs mount`; system calls, through FUSE
   noop                  a FUSE mount that answers every request and stores nothing: the upper bound

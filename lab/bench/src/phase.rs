@@ -117,14 +117,13 @@ impl<'t> Meter<'t> {
         self.sync_phases = true;
     }
 
-    /// Runs `work(thread number, its tally)` in so many threads; returns the latencies of timed
-    /// operations.
+    /// Runs `work(thread number, its tally)` in so many threads.
     pub fn threads(
         &mut self,
         name: &'static str,
         threads: usize,
         work: impl Fn(usize, &mut Tally) -> Result<()> + Sync,
-    ) -> Result<Option<Latency>> {
+    ) -> Result<()> {
         let (target, sync) = (self.target, self.sync_phases);
         self.measure(name, |watch| {
             let tally = side_by_side(threads, || watch.start(), work)?;
@@ -137,8 +136,7 @@ impl<'t> Meter<'t> {
 
     /// Runs `work` in this thread; it counts as no operation.
     pub fn once(&mut self, name: &'static str, work: impl FnOnce() -> Result<()>) -> Result<()> {
-        self.measure(name, |_| work().map(|()| Tally::default()))?;
-        Ok(())
+        self.measure(name, |_| work().map(|()| Tally::default()))
     }
 
     /// Makes everything durable, and measures that.
@@ -195,10 +193,8 @@ impl<'t> Meter<'t> {
         }
     }
 
-    /// Returns the operations per second of a phase, if there were any.
-    pub fn rate(&self, name: &str) -> Option<f64> {
-        let phase = self.phases.iter().find(|phase| phase.name == name)?;
-        Some(phase.rate()).filter(|rate| *rate > 0.0)
+    fn phase(&self, name: &str) -> Option<&Phase> {
+        self.phases.iter().find(|phase| phase.name == name)
     }
 
     /// Makes everything durable, outside of any phase.
@@ -206,9 +202,24 @@ impl<'t> Meter<'t> {
         self.target.sync()
     }
 
-    /// Adds a ratio of two figures.
-    pub fn ratio(&mut self, name: &'static str, value: f64) {
-        self.ratios.push((name, value));
+    /// Adds the ratio of the rates of two phases, if both have one.
+    pub fn ratio_of_rates(&mut self, name: &'static str, one: &str, other: &str) {
+        let rate = |name| Some(self.phase(name)?.rate()).filter(|rate| *rate > 0.0);
+        let ratio = rate(one).zip(rate(other));
+        self.ratios.extend(ratio.map(|(a, b)| (name, a / b)));
+    }
+
+    /// Adds the ratio of a percentile of two phases, if operations of both were timed.
+    pub fn ratio_of_latencies(
+        &mut self,
+        name: &'static str,
+        (one, other): (&str, &str),
+        of: fn(&Latency) -> u64,
+    ) {
+        let latency = |name| self.phase(name)?.latency.as_ref().map(of);
+        let ratio = latency(one).zip(latency(other));
+        self.ratios
+            .extend(ratio.map(|(a, b)| (name, a as f64 / b.max(1) as f64)));
     }
 
     /// Runs a program that reports its own figures; only the counters are measured here.
@@ -239,21 +250,20 @@ impl<'t> Meter<'t> {
         &mut self,
         name: &'static str,
         work: impl FnOnce(&mut Watch<'t>) -> Result<Tally>,
-    ) -> Result<Option<Latency>> {
+    ) -> Result<()> {
         let mut watch = Watch::new(self.target);
         let mut tally = work(&mut watch)?;
         let (time, counters) = watch.stop();
-        let latency = tally.latency();
         self.phases.push(Phase {
             name,
             operations: tally.operations,
             bytes: tally.bytes,
             time,
-            latency,
+            latency: tally.latency(),
             counters,
             sum: false,
         });
-        Ok(latency)
+        Ok(())
     }
 
     /// Returns all phases in order, and the ratios.
@@ -436,8 +446,10 @@ mod tests {
         meter.once("first", || Ok(())).unwrap();
         meter.once("last", || Ok(())).unwrap();
         meter.less_cpu(Duration::from_micros(30));
-        assert_eq!((meter.rate("last"), meter.rate("other")), (None, None));
-        let (phases, _) = meter.finish();
+        meter.ratio_of_rates("without operations", "last", "last");
+        meter.ratio_of_rates("without a phase", "last", "other");
+        let (phases, ratios) = meter.finish();
+        assert_eq!(ratios, []);
         let of = |phase: usize, name: &str| phases[phase].counter(name);
         assert_eq!((of(0, "cpu_us"), of(0, "commits")), (Some(50), Some(50)));
         assert_eq!(

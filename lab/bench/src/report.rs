@@ -5,14 +5,14 @@
 
 use std::io::{self, Write};
 
-use serde::ser::{Serialize, SerializeStruct, Serializer};
+use serde::{Serialize, Serializer};
 
 use crate::lines::{Form, line, none, print_lines};
 use crate::phase::{Pairs, Phase};
 use crate::tally::Latency;
 
 /// The figures of a workload.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize)]
 pub struct Report {
     /// Name of the workload.
     pub workload: &'static str,
@@ -21,27 +21,22 @@ pub struct Report {
     /// The calls used: in-process, or system calls.
     pub interface: &'static str,
     /// Settings of the workload.
+    #[serde(serialize_with = "pairs")]
     pub settings: Vec<(&'static str, u64)>,
     /// Unit of the operations, in the plural.
     pub unit: &'static str,
     /// The measured phases.
     pub phases: Vec<Phase>,
     /// Ratios of figures, if the workload computes any.
+    #[serde(serialize_with = "pairs")]
     pub ratios: Vec<(&'static str, f64)>,
 }
 
-impl Serialize for Report {
-    fn serialize<S: Serializer>(&self, to: S) -> std::result::Result<S::Ok, S::Error> {
-        let mut report = to.serialize_struct("Report", 7)?;
-        report.serialize_field("workload", self.workload)?;
-        report.serialize_field("target", &self.target)?;
-        report.serialize_field("interface", self.interface)?;
-        report.serialize_field("settings", &Pairs(&self.settings))?;
-        report.serialize_field("unit", self.unit)?;
-        report.serialize_field("phases", &self.phases)?;
-        report.serialize_field("ratios", &Pairs(&self.ratios))?;
-        report.end()
-    }
+fn pairs<T: Serialize, S: Serializer>(
+    of: &[(&'static str, T)],
+    to: S,
+) -> std::result::Result<S::Ok, S::Error> {
+    Pairs(of).serialize(to)
 }
 
 /// The format of a counter.

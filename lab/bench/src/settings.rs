@@ -14,10 +14,6 @@ pub struct Place {
     #[arg(long, value_name = "TARGET", default_value = "lib:")]
     pub target: String,
 
-    /// Call the library by inode, as a FUSE daemon does, instead of by path.
-    #[arg(long)]
-    pub by_inode: bool,
-
     /// Size of a created volume; suffixes K, M, G, T.
     #[arg(long, value_name = "BYTES", default_value = "4G", value_parser = parse_size)]
     pub volume_size: u64,
@@ -40,9 +36,6 @@ pub struct Place {
 impl Place {
     /// Refuses options that do not apply to the target.
     pub(crate) fn check(&self) -> Result<()> {
-        if self.by_inode && !self.target.starts_with(LIBRARY) {
-            return Err("--by-inode is for the library: --target lib:...".into());
-        }
         if self.cache.is_some() && !self.target.starts_with(LIBRARY) {
             return Err("--cache is for the library; a mount has its option cache=SIZE".into());
         }

@@ -57,7 +57,6 @@ fn files_are_synced_after_given_number_of_blocks() {
     for (how, name) in [
         (&[][..], "write + fsync"),
         (&["--random"], "random write + fsync"),
-        (&["--append"], "append + fsync"),
     ] {
         let words: Vec<&str> = small.split(' ').chain(how.iter().copied()).collect();
         for figures in everywhere(&words) {

@@ -179,7 +179,8 @@ fn all_states(
                 choice: choice as u32,
             };
             if keep == 1 || mix(event as u64, choice as u64).is_multiple_of(keep) {
-                explorer.state(id, || cursor.image(fates));
+                let moment = recording.moment(event);
+                explorer.state(vec![id], cursor.image(fates), moment);
             }
         }
         let at = Progress {
@@ -250,11 +251,7 @@ pub fn image_of(recording: &Recording, id: &[StateId]) -> Result<Image, String> 
         let recovered = recover(image, true)?;
         recovered.disk.cut();
         let mut cursor = Cursor::new(start, &recovered.events);
-        cursor.step_to(id.event as usize);
-        let choices = cursor.choices(false);
-        let fates = choices.get(id.choice as usize);
-        let there = fates.filter(|_| cursor.at() == id.event as usize);
-        image = cursor.image(there.ok_or_else(none)?);
+        image = cursor.image_in(*id, false).ok_or_else(none)?;
     }
     Ok(image)
 }
@@ -320,23 +317,26 @@ impl<'a> Explorer<'a> {
         }
     }
 
-    fn state(&mut self, id: StateId, image: impl FnOnce() -> Image) {
-        let image = image();
-        let moment = self.recording.moment(id.event as usize);
+    fn state(&mut self, id: Vec<StateId>, image: Image, moment: Moment) {
         let digest = image.digest();
         if !self.seen.insert((digest, moment)) {
             return;
         }
-        self.tally.states += 1;
-        self.tally.disks.insert(digest);
+        let in_recovery = id.len() > 1;
         let asked = Asked {
-            record: one_in(self.depth.interrupted, digest, 1),
-            used: one_in(self.depth.used, digest, 2),
+            record: match in_recovery {
+                true => id.len() < 3,
+                false => one_in(self.depth.interrupted, digest, 1),
+            },
+            used: !in_recovery && one_in(self.depth.used, digest, 2),
         };
+        self.tally.states += 1;
+        self.tally.interrupted += u64::from(in_recovery);
         self.tally.used += u64::from(asked.used);
+        self.tally.disks.insert(digest);
         let start = image.clone();
-        match self.judge(&[id], image, moment, asked) {
-            Some(shown) if asked.record => self.within(&[id], start, &shown.events, moment),
+        match self.judge(&id, image, moment, asked) {
+            Some(shown) if asked.record => self.within(&id, start, &shown.events, moment),
             _ => {}
         }
     }
@@ -384,48 +384,13 @@ impl<'a> Explorer<'a> {
 
     /// Interrupts a recovery at some of its states.
     fn within(&mut self, outer: &[StateId], start: Image, events: &[Event], moment: Moment) {
-        let mut places = Vec::new();
-        let mut cursor = Cursor::new(start.clone(), events);
-        loop {
-            let n = cursor.choices(false).len();
-            places.extend((0..n).map(|choice| (cursor.at(), choice)));
-            if !cursor.step() {
-                break;
-            }
-        }
+        let places = Cursor::new(start.clone(), events).states();
         let step = places.len().div_ceil(self.depth.within.max(1)).max(1);
         let mut cursor = Cursor::new(start, events);
-        for (event, choice) in places.into_iter().step_by(step) {
-            cursor.step_to(event);
-            let choices = cursor.choices(false);
-            let Some(image) = choices.get(choice).map(|f| cursor.image(f)) else {
-                continue;
-            };
-            let mut id = outer.to_vec();
-            id.push(StateId {
-                event: event as u32,
-                choice: choice as u32,
-            });
-            self.interrupted(id, image, moment);
-        }
-    }
-
-    fn interrupted(&mut self, id: Vec<StateId>, image: Image, moment: Moment) {
-        let digest = image.digest();
-        if !self.seen.insert((digest, moment)) {
-            return;
-        }
-        self.tally.states += 1;
-        self.tally.interrupted += 1;
-        self.tally.disks.insert(digest);
-        let asked = Asked {
-            record: id.len() < 3,
-            used: false,
-        };
-        let start = image.clone();
-        match self.judge(&id, image, moment, asked) {
-            Some(shown) if asked.record => self.within(&id, start, &shown.events, moment),
-            _ => {}
+        for place in places.into_iter().step_by(step) {
+            if let Some(image) = cursor.image_in(place, false) {
+                self.state([outer, &[place]].concat(), image, moment);
+            }
         }
     }
 }

@@ -589,11 +589,8 @@ impl Recording {
 
     /// The disk in a state; `None` if there is no such state.
     pub fn image(&self, id: StateId) -> Option<Image> {
-        let mut cursor = self.cursor();
-        cursor.step_to(id.event as usize);
-        let choices = cursor.choices(self.promises_more(id.event as usize));
-        let fates = choices.get(id.choice as usize)?;
-        (cursor.at() == id.event as usize).then(|| cursor.image(fates))
+        let again = self.promises_more(id.event as usize);
+        self.cursor().image_in(id, again)
     }
 
     /// Whether event `event` added promises, so that more must survive after it than before.

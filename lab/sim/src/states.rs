@@ -188,6 +188,28 @@ impl<'a> Cursor<'a> {
         }
     }
 
+    /// The states from here to the last event.
+    pub fn states(mut self) -> Vec<StateId> {
+        let mut states = Vec::new();
+        loop {
+            let event = self.at as u32;
+            let choices = self.choices(false).len() as u32;
+            states.extend((0..choices).map(|choice| StateId { event, choice }));
+            if !self.step() {
+                return states;
+            }
+        }
+    }
+
+    /// Passes events up to a state, and returns the disk in it; `None` if there is no such state.
+    /// `again` is as for [`Self::choices`].
+    pub fn image_in(&mut self, id: StateId, again: bool) -> Option<Image> {
+        self.step_to(id.event as usize);
+        let choices = self.choices(again);
+        let fates = choices.get(id.choice as usize)?;
+        (self.at == id.event as usize).then(|| self.image(fates))
+    }
+
     /// The disk after the power fails here with this choice.
     pub fn image(&self, fates: &[Fate]) -> Image {
         let mut image = self.durable.clone();

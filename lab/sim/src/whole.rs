@@ -266,12 +266,12 @@ impl History {
     /// the recoveries.
     pub fn explore(&self, most: u64) -> Tally {
         let mut tally = Tally::default();
-        let places = places(&self.start, &self.events);
+        let places = Cursor::new(self.start.clone(), &self.events).states();
         let keep = (places.len() as u64).div_ceil(most.max(1)).max(1);
         let mut cursor = Cursor::new(self.start.clone(), &self.events);
         for id in places {
             let kept = mix(u64::from(id.event), u64::from(id.choice)).is_multiple_of(keep);
-            let Some(image) = kept.then(|| image_at(&mut cursor, id)).flatten() else {
+            let Some(image) = kept.then(|| cursor.image_in(id, false)).flatten() else {
                 continue;
             };
             if tally
@@ -294,11 +294,11 @@ impl History {
             Ok(events)
                 if again && (inner || mix(image.digest(), 1).is_multiple_of(INTERRUPTED)) =>
             {
-                let places = places(&image, &events);
+                let places = Cursor::new(image.clone(), &events).states();
                 let apart = places.len().div_ceil(WITHIN).max(1);
                 let mut cursor = Cursor::new(image, &events);
                 for place in places.into_iter().step_by(apart) {
-                    let Some(image) = image_at(&mut cursor, place) else {
+                    let Some(image) = cursor.image_in(place, false) else {
                         continue;
                     };
                     if tally.disks.insert(image.digest() ^ mix(0, event as u64)) {
@@ -354,26 +354,6 @@ impl History {
         }
         Ok(())
     }
-}
-
-/// The states of a disk while these events happen.
-fn places(start: &Image, events: &[Event]) -> Vec<StateId> {
-    let mut cursor = Cursor::new(start.clone(), events);
-    let mut places = Vec::new();
-    loop {
-        let event = cursor.at() as u32;
-        let choices = cursor.choices(false).len() as u32;
-        places.extend((0..choices).map(|choice| StateId { event, choice }));
-        if !cursor.step() {
-            return places;
-        }
-    }
-}
-
-fn image_at(cursor: &mut Cursor<'_>, id: StateId) -> Option<Image> {
-    cursor.step_to(id.event as usize);
-    let choices = cursor.choices(false);
-    choices.get(id.choice as usize).map(|f| cursor.image(f))
 }
 
 /// Says which roots are those of which allowed state.

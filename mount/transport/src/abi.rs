@@ -307,6 +307,3 @@ pub mod notice {
     pub const INVAL_ENTRY: i32 = 3;
     pub const DELETE: i32 = 6;
 }
-
-/// Bit of a request's number that marks the INTERRUPT of that request.
-pub const INTERRUPT_BIT: u64 = 1;

@@ -4,7 +4,6 @@
 //! that the request was read from, so the channel of a request is the sink of its reply. Several
 //! channels of one connection share its queue of requests.
 
-use std::cell::RefCell;
 use std::fs::OpenOptions;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -27,11 +26,6 @@ const CLONE: IoctlNumber = opcode::read::<u32>(229, 0);
 
 /// Bytes that precede the data in the largest request, rounded up.
 const HEAD: usize = 4096;
-
-thread_local! {
-    /// Buffer for the data of replies that this thread fills; it grows to the largest.
-    static FILLED: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-}
 
 /// What a read from the device returned.
 #[derive(Debug, PartialEq, Eq)]
@@ -175,33 +169,6 @@ impl Sink for Channel {
     fn is_bounded(&self) -> bool {
         false
     }
-
-    fn send_filled(
-        &self,
-        unique: u64,
-        size: usize,
-        fill: &mut dyn FnMut(&mut [u8]) -> Result<usize, Errno>,
-    ) {
-        filled(size, fill, |outcome| self.send(unique, outcome));
-    }
-}
-
-/// Has `fill` write data into a buffer of `size` bytes, and passes what it wrote to `send`.
-pub(crate) fn filled(
-    size: usize,
-    fill: &mut dyn FnMut(&mut [u8]) -> Result<usize, Errno>,
-    send: impl FnOnce(Result<&[&[u8]], Errno>),
-) {
-    FILLED.with_borrow_mut(|buffer| {
-        if buffer.len() < size {
-            buffer.resize(size, 0);
-        }
-        let room = buffer.get_mut(..size).unwrap_or_default();
-        match fill(room) {
-            Ok(len) => send(Ok(&[room.get(..len).unwrap_or(room)])),
-            Err(error) => send(Err(error)),
-        }
-    });
 }
 
 /// A message of the device in its parts.

@@ -235,17 +235,6 @@ mod tests {
         fn is_bounded(&self) -> bool {
             false
         }
-
-        fn send_filled(
-            &self,
-            unique: u64,
-            size: usize,
-            fill: &mut dyn FnMut(&mut [u8]) -> Result<usize, Errno>,
-        ) {
-            let mut bytes = vec![0; size];
-            let len = fill(&mut bytes).unwrap();
-            self.send(unique, Ok(&[&bytes[..len]]));
-        }
     }
 
     #[test]

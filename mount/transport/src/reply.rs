@@ -4,6 +4,7 @@
 //! sent from any thread, at any time. A reply that is dropped unsent answers `EIO`. The types state
 //! which answers an operation has; they encode, and know no transport.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 
 use zerocopy::{Immutable, IntoBytes};
@@ -73,7 +74,23 @@ pub trait Sink: Send + Sync {
         unique: u64,
         size: usize,
         fill: &mut dyn FnMut(&mut [u8]) -> Result<usize, Errno>,
-    );
+    ) {
+        FILLED.with_borrow_mut(|buffer| {
+            if buffer.len() < size {
+                buffer.resize(size, 0);
+            }
+            let room = buffer.get_mut(..size).unwrap_or_default();
+            match fill(room) {
+                Ok(len) => self.send(unique, Ok(&[room.get(..len).unwrap_or(room)])),
+                Err(error) => self.send(unique, Err(error)),
+            }
+        });
+    }
+}
+
+thread_local! {
+    /// Buffer for the data of replies that this thread fills; it grows to the largest.
+    static FILLED: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
 /// The reply that one request awaits.

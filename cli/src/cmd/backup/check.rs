@@ -10,7 +10,6 @@ use cairnfs_backup::format::head::Moment;
 use cairnfs_backup::{
     Cache, Error, Fetch, Image, MomentDevice, Report, check as check_store, restore,
 };
-use cairnfs_check::CheckOptions;
 use cairnfs_core::refs::local_zone;
 use cairnfs_daemon::failure::{AnyError, Explain, Failure, unprinted};
 use cairnfs_daemon::shell::word;
@@ -18,7 +17,8 @@ use cairnfs_disk::device::{Access, Device, FileDevice};
 use serde::Serialize;
 
 use super::{AtArgs, KeyArgs, Opened, Shown, failure, interruption, moments, unread, warn};
-use crate::output::{self, Progress, counted, local_time};
+use crate::cmd::check;
+use crate::output::{self, counted, local_time};
 use crate::size::human;
 use crate::stage::Stage;
 use crate::tree::Unreadable as Range;
@@ -244,11 +244,7 @@ fn read_files(
 }
 
 fn check_device(args: &Args, device: &dyn Device) -> Result<Vec<String>, Error> {
-    let progress = Progress::steps("check", args.quiet || args.json);
-    let report = cairnfs_check::check(device, &CheckOptions { data: true }, &mut |at| {
-        progress.phase(at.phase);
-        progress.set(at.done, at.total);
-    })?;
+    let report = check::check_device(device, true, args.quiet || args.json)?;
     let findings = report.findings.iter();
     Ok(findings
         .map(|f| format!("{}: {}", f.code, f.message))

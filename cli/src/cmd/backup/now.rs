@@ -63,7 +63,7 @@ pub struct Args {
     mends: bool,
 }
 
-#[derive(Serialize)]
+#[derive(Default, Serialize)]
 struct Summary {
     stored: bool,
     moment: Option<u64>,
@@ -249,14 +249,9 @@ fn summary(shipped: &Shipped, requests: u64, begun: Instant) -> Summary {
     let seconds = begun.elapsed().as_secs_f64();
     match shipped {
         Shipped::Unchanged => Summary {
-            stored: false,
-            moment: None,
-            checkpoint: None,
-            whole: false,
-            blocks: 0,
-            bytes: 0,
             requests,
             seconds,
+            ..Summary::default()
         },
         Shipped::Moment {
             moment,

@@ -7,11 +7,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use cairnfs::fs::{FileSystem, Options};
-use cairnfs_check::CheckOptions;
 use cairnfs_daemon::failure::Failure;
 use cairnfs_disk::device::Device;
 use cairnfs_disk::format::root::MAIN_NAME;
 
+use crate::cmd::check;
 use crate::output::Progress;
 use crate::tree::nowhere::Nowhere;
 use crate::tree::volume_source::VolumeSource;
@@ -22,6 +22,7 @@ use crate::volume_by_path::{Access, LastLink, Volume};
 const FINDINGS: usize = 20;
 
 /// What cannot be read.
+#[derive(Default)]
 pub struct Unread {
     /// Files, and ranges of them.
     pub files: Summary,
@@ -73,12 +74,7 @@ pub fn read_all(
 
 /// What the offline check finds that is about no file.
 fn findings(device: &dyn Device, quiet: bool) -> Vec<String> {
-    let progress = Progress::steps("check", quiet);
-    let report = cairnfs_check::check(device, &CheckOptions::default(), &mut |at| {
-        progress.phase(at.phase);
-        progress.set(at.done, at.total);
-    });
-    let report = match report {
+    let report = match check::check_device(device, false, quiet) {
         Ok(report) => report,
         Err(why) => return vec![why.to_string()],
     };

@@ -29,8 +29,6 @@ pub mod xattr;
 
 /// Size of a block, the unit of space, in bytes.
 pub const BLOCK_SIZE: usize = 4096;
-/// Base-two logarithm of [`BLOCK_SIZE`].
-pub const BLOCK_SHIFT: u32 = 12;
 /// Size of an index node in bytes.
 pub const NODE_SIZE: usize = 16384;
 /// Blocks per index node, and the alignment of nodes in blocks.

@@ -114,7 +114,7 @@ impl<'a> Grid<'a> {
                 if cells.iter().any(Option::is_some) {
                     let (values, files) = (kind.0.to_string(), kind.1.to_string());
                     let cells = cells.into_iter().map(|cell| cell.unwrap_or_else(none));
-                    lines.push(line(&[system.name(), &values, &files], cells));
+                    lines.push(line(&[&system.to_string(), &values, &files], cells));
                 }
             }
         }

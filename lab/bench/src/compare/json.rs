@@ -15,7 +15,7 @@ pub fn write(found: &Found, out: &mut dyn Write) -> io::Result<()> {
         .map(|run| {
             json!({
                 "round": run.round,
-                "system": run.system.name(),
+                "system": run.system.to_string(),
                 "task": run.task,
                 "report": run.report,
             })
@@ -26,7 +26,7 @@ pub fn write(found: &Found, out: &mut dyn Write) -> io::Result<()> {
         .iter()
         .map(|system| {
             json!({
-                "name": system.name(),
+                "name": system.to_string(),
                 "interface": system.interface(),
                 "in_process": system.in_process(),
             })

@@ -133,7 +133,7 @@ impl Mount {
 
     fn by_kernel(&self) -> Result<()> {
         let mut mount = Command::new("mount");
-        mount.args(["-t", self.system.name()]);
+        mount.args(["-t", &self.system.to_string()]);
         self.undo
             .run(mount.arg(&self.spot.device).arg(&self.spot.dir))?;
         Ok(())

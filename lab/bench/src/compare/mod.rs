@@ -137,8 +137,7 @@ fn tasks(args: &Compare) -> Result<Vec<Task>> {
     if args.mechanisms {
         return saved::tasks();
     }
-    let mut titles: Vec<&str> = Vec::new();
-    titles.extend(args.workloads.iter().chain(&args.more).map(String::as_str));
+    let mut titles: Vec<&str> = args.workloads.iter().map(String::as_str).collect();
     let sets = args.single_client || args.everyday;
     if titles.is_empty() && !sets && (args.external.is_empty() || !args.threads.is_empty()) {
         titles.push(task::DEFAULT);
@@ -310,7 +309,7 @@ mod tests {
     #[test]
     fn tasks_follow_arguments() {
         assert_eq!(asked(&[]).unwrap(), [task::DEFAULT]);
-        let titles = asked(&["maildir", "--workload", "fsync --jobs 4"]).unwrap();
+        let titles = asked(&["maildir", "fsync --jobs 4"]).unwrap();
         assert_eq!(titles, ["maildir", "fsync --jobs 4"]);
         assert_eq!(asked(&["--threads", "1,2,4"]).unwrap().len(), 3);
         let programs = asked(&["--external", "dbench,fio,fs_mark"]).unwrap();

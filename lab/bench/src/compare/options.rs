@@ -14,10 +14,6 @@ pub struct Compare {
     #[arg(value_name = "WORKLOAD")]
     pub workloads: Vec<String>,
 
-    /// The same, as an option.
-    #[arg(long = "workload", value_name = "WORKLOAD")]
-    pub more: Vec<String>,
-
     /// An image file to create, which is removed at the end; or a block device, with --force.
     #[arg(long, value_name = "FILE")]
     pub device: PathBuf,
@@ -32,12 +28,12 @@ pub struct Compare {
 
     /// The file systems [default: cairnfs,cairnfs-mount,noop,xfs,ext4,btrfs; of --single-client and
     /// --everyday, those that are mounted].
-    #[arg(long, value_enum, value_delimiter = ',', value_name = "LIST")]
+    #[arg(long, value_delimiter = ',', value_name = "LIST")]
     pub with: Vec<System>,
 
     /// Instead of these, measure what each mechanism of CairnFS saves: in-process, with and without
     /// each, by workloads that show it.
-    #[arg(long, conflicts_with_all = ["workloads", "more", "with", "threads", "external", "single_client", "everyday"])]
+    #[arg(long, conflicts_with_all = ["workloads", "with", "threads", "external", "single_client", "everyday"])]
     pub mechanisms: bool,
 
     /// Measure what one client gets, beside eight: calls one by one, tar, rm, git; and what a busy

@@ -106,7 +106,7 @@ impl<'a> Ground<'a> {
             // Not comparable with the other systems' sums because the walks are missing.
             report.phases.retain(|phase| phase.name != ALL);
         }
-        report.target = system.name().to_owned();
+        report.target = system.to_string();
         Ok(report)
     }
 
@@ -163,7 +163,6 @@ impl<'a> Ground<'a> {
         if system.in_process() {
             let volume = format!("lib:{}", self.spot.device.display());
             let mut place: Place = parse(&["--target", &volume])?;
-            place.by_inode = system == System::CairnfsInode;
             place.cache = self.spot.cache;
             place.without = system.without();
             return Ok(Observed {

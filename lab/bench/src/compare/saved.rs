@@ -123,7 +123,9 @@ const SHOWN: &[Shown] = &[
 
 /// Returns CairnFS with all mechanisms, and without each.
 pub fn systems() -> Vec<System> {
-    let without = SHOWN.iter().map(|shown| System::lacking(shown.mechanism));
+    let without = SHOWN
+        .iter()
+        .map(|shown| System::CairnfsWithout(shown.mechanism));
     std::iter::once(System::Cairnfs).chain(without).collect()
 }
 
@@ -156,7 +158,10 @@ pub fn table(found: &Found) -> Table {
 
 fn cells(mechanism: Mechanism, task: &Task, row: &Row, systems: &[System]) -> Vec<String> {
     let place = |system| systems.iter().position(|s| *s == system);
-    let (with, without) = (place(System::Cairnfs), place(System::lacking(mechanism)));
+    let (with, without) = (
+        place(System::Cairnfs),
+        place(System::CairnfsWithout(mechanism)),
+    );
     let cell = |place: Option<usize>| {
         let spread = place.and_then(|place| row.cell(place));
         spread.map_or_else(none, |spread| readable(spread.median))
@@ -190,7 +195,7 @@ mod tests {
             assert!(!own.is_empty(), "{}", mechanism.name());
             for task in own {
                 let measured = systems().into_iter().filter(|system| task.fits(*system));
-                let both = [System::Cairnfs, System::lacking(mechanism)];
+                let both = [System::Cairnfs, System::CairnfsWithout(mechanism)];
                 assert_eq!(measured.collect::<Vec<_>>(), both);
             }
         }

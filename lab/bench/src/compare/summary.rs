@@ -117,9 +117,9 @@ pub fn json(found: &Found) -> Vec<Value> {
                     "task": title,
                     "phase": row.phase,
                     "figure": row.figure,
-                    "system": system.name(),
+                    "system": system.to_string(),
                     "rate": row.cells.get(place),
-                    "best": fastest.and_then(|n| found.systems.get(n)).map(|s| s.name()),
+                    "best": fastest.and_then(|n| found.systems.get(n)).map(System::to_string),
                     "ratio_to_best": ratio(best),
                     "ratio_to_noop": ratio(Against::noop(place, &found.systems)),
                 }));

@@ -62,7 +62,7 @@ impl<'a> Sweep<'a> {
                 let cells: Vec<_> = self.points.iter().map(cell).collect();
                 if cells.iter().any(Option::is_some) {
                     let cells = cells.into_iter().map(Option::unwrap_or_default);
-                    lines.push(line(&[phase, figure, system.name()], cells));
+                    lines.push(line(&[phase, figure, &system.to_string()], cells));
                 }
             }
         }

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::path::Path;
 use std::process::Command;
+use std::str::FromStr;
 
 use cairnfs::Mechanism;
 
@@ -10,32 +11,16 @@ use super::programs::{Programs, is_in_path};
 use crate::Result;
 
 /// A file system and its interface.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum System {
     /// CairnFS, by the library's calls by path, in this process
     Cairnfs,
-    /// CairnFS, by the library's calls by inode, in this process
-    CairnfsInode,
     /// CairnFS, mounted through FUSE
     CairnfsMount,
     /// A FUSE file system that stores nothing: what FUSE itself costs
     Noop,
-    /// CairnFS in-process by path, without its mechanism one-flush
-    CairnfsWithoutOneFlush,
-    /// The same, without fsync-closure
-    CairnfsWithoutFsyncClosure,
-    /// The same, without entries-once
-    CairnfsWithoutEntriesOnce,
-    /// The same, without attributes-known
-    CairnfsWithoutAttributesKnown,
-    /// The same, without relogging
-    CairnfsWithoutRelogging,
-    /// The same, without values-once
-    CairnfsWithoutValuesOnce,
-    /// The same, without changes-only
-    CairnfsWithoutChangesOnly,
-    /// The same, without reservation-caches
-    CairnfsWithoutReservationCaches,
+    /// CairnFS in-process by path, without a mechanism
+    CairnfsWithout(Mechanism),
     /// No file system: the device itself, for fsync and mixed
     Raw,
     /// XFS of the kernel
@@ -47,50 +32,24 @@ pub enum System {
 }
 
 impl System {
-    /// Returns its name on the command line and in tables.
-    pub fn name(self) -> &'static str {
-        match self {
-            System::Cairnfs => "cairnfs",
-            System::CairnfsInode => "cairnfs-inode",
-            System::CairnfsMount => "cairnfs-mount",
-            System::CairnfsWithoutOneFlush => "cairnfs-without-one-flush",
-            System::CairnfsWithoutFsyncClosure => "cairnfs-without-fsync-closure",
-            System::CairnfsWithoutEntriesOnce => "cairnfs-without-entries-once",
-            System::CairnfsWithoutAttributesKnown => "cairnfs-without-attributes-known",
-            System::CairnfsWithoutRelogging => "cairnfs-without-relogging",
-            System::CairnfsWithoutValuesOnce => "cairnfs-without-values-once",
-            System::CairnfsWithoutChangesOnly => "cairnfs-without-changes-only",
-            System::CairnfsWithoutReservationCaches => "cairnfs-without-reservation-caches",
-            System::Noop => "noop",
-            System::Raw => "raw",
-            System::Xfs => "xfs",
-            System::Ext4 => "ext4",
-            System::Btrfs => "btrfs",
-        }
+    /// All of them; those that lack a mechanism come last.
+    fn all() -> impl Iterator<Item = System> {
+        use System::{Btrfs, Cairnfs, CairnfsMount, Ext4, Noop, Raw, Xfs};
+        let whole = [Cairnfs, CairnfsMount, Noop, Raw, Xfs, Ext4, Btrfs];
+        let lacking = Mechanism::ALL.into_iter().map(System::CairnfsWithout);
+        whole.into_iter().chain(lacking)
     }
 
     /// Whether it is used by calls of the library, without system calls.
     pub fn in_process(self) -> bool {
-        matches!(self, System::Cairnfs | System::CairnfsInode) || self.without().is_some()
+        matches!(self, System::Cairnfs | System::CairnfsWithout(_))
     }
 
     /// Returns the mechanism of CairnFS that it lacks.
     pub fn without(self) -> Option<Mechanism> {
-        let lacks = |mechanism: &Mechanism| System::lacking(*mechanism) == self;
-        Mechanism::ALL.into_iter().find(lacks)
-    }
-
-    /// Returns CairnFS without a mechanism.
-    pub fn lacking(mechanism: Mechanism) -> System {
-        match mechanism {
-            Mechanism::OneFlush => System::CairnfsWithoutOneFlush,
-            Mechanism::FsyncClosure => System::CairnfsWithoutFsyncClosure,
-            Mechanism::EntriesOnce => System::CairnfsWithoutEntriesOnce,
-            Mechanism::AttributesKnown => System::CairnfsWithoutAttributesKnown,
-            Mechanism::Relogging => System::CairnfsWithoutRelogging,
-            Mechanism::ValuesOnce => System::CairnfsWithoutValuesOnce,
-            Mechanism::ChangesOnly => System::CairnfsWithoutChangesOnly,
-            Mechanism::ReservationCaches => System::CairnfsWithoutReservationCaches,
+        match self {
+            System::CairnfsWithout(mechanism) => Some(mechanism),
+            _ => None,
         }
     }
 
@@ -107,12 +66,11 @@ impl System {
     /// Returns the name of its interface.
     pub fn interface(self) -> &'static str {
         match self {
-            System::CairnfsInode => "library by inode",
             System::CairnfsMount => "FUSE",
             System::Noop => "FUSE, stores nothing",
             System::Raw => "the device, no file system",
             System::Xfs | System::Ext4 | System::Btrfs => "kernel",
-            _ => "library by path",
+            System::Cairnfs | System::CairnfsWithout(_) => "library by path",
         }
     }
 
@@ -149,9 +107,33 @@ impl System {
     }
 }
 
+/// Its name on the command line and in tables.
 impl fmt::Display for System {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
+        f.pad(match self {
+            System::Cairnfs => "cairnfs",
+            System::CairnfsMount => "cairnfs-mount",
+            System::CairnfsWithout(mechanism) => {
+                return f.pad(&format!("cairnfs-without-{}", mechanism.name()));
+            }
+            System::Noop => "noop",
+            System::Raw => "raw",
+            System::Xfs => "xfs",
+            System::Ext4 => "ext4",
+            System::Btrfs => "btrfs",
+        })
+    }
+}
+
+impl FromStr for System {
+    type Err = String;
+
+    fn from_str(name: &str) -> std::result::Result<Self, String> {
+        let named = System::all().find(|system| system.to_string() == name);
+        named.ok_or_else(|| {
+            let known: Vec<_> = System::all().map(|system| system.to_string()).collect();
+            format!("`{name}` is none of {}", known.join(", "))
+        })
     }
 }
 
@@ -174,24 +156,30 @@ fn needs_fuse() -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use clap::ValueEnum;
-
     use super::*;
 
     #[test]
     fn names_match_command_line() {
-        for system in System::value_variants() {
-            let value = system.to_possible_value().unwrap();
-            assert_eq!(value.get_name(), system.name());
+        for system in System::all() {
+            assert_eq!(system.to_string().parse(), Ok(system));
             let lacks = system
                 .without()
                 .map(|m| format!("cairnfs-without-{}", m.name()));
-            assert!(lacks.is_none_or(|name| name == system.name()), "{system}");
+            assert!(
+                lacks.is_none_or(|name| name == system.to_string()),
+                "{system}"
+            );
             assert_eq!(
                 system.in_process(),
                 system.interface().starts_with("library")
             );
         }
+        assert!(
+            "zfs"
+                .parse::<System>()
+                .unwrap_err()
+                .contains("cairnfs-mount")
+        );
     }
 
     #[test]

@@ -248,6 +248,8 @@ pub fn readable(value: f64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use cairnfs::Mechanism;
+
     use super::super::figures::rows;
     use super::super::figures::tests::sample;
     use super::*;
@@ -328,7 +330,7 @@ mod tests {
         let library = &ratios(&rows, &more)[0];
         assert_eq!(library.head[2..], ["xfs", "ext4", "best of kernel"]);
         assert_eq!(library.lines[0][2..], ["2.00", "-", "2.00 xfs"]);
-        let (raw, lacking) = (System::Raw, System::CairnfsWithoutOneFlush);
+        let (raw, lacking) = (System::Raw, System::CairnfsWithout(Mechanism::OneFlush));
         let tables = ratios(&rows, &[&systems[..], &[raw, lacking]].concat());
         assert_eq!(tables.len(), 2, "none is about what lacks something");
         let heads = tables.iter().map(|table| table.head[2..].join(" "));

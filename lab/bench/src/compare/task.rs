@@ -139,7 +139,7 @@ impl Task {
 
     /// Whether the task can run on a system.
     pub fn fits(&self, system: System) -> bool {
-        let others = |m: Mechanism| ![System::Cairnfs, System::lacking(m)].contains(&system);
+        let others = |m: Mechanism| ![System::Cairnfs, System::CairnfsWithout(m)].contains(&system);
         if self.shows.is_some_and(others) {
             return false;
         }

@@ -5,14 +5,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use cairnfs::{PublishOptions, Volume};
 
-use super::opened::opened_dir;
-use super::{Dir, Tree};
+use super::{Dir, Tree, library};
 use crate::Result;
 
 /// The branch of an open volume that forks begin with.
 pub struct VolumeTree {
     volume: Volume,
-    by_inode: bool,
     /// The directory of the files, the same in each fork.
     path: String,
     /// Snapshots of the states before publications.
@@ -21,12 +19,11 @@ pub struct VolumeTree {
 
 impl VolumeTree {
     /// Makes the directory of the files.
-    pub fn make(volume: Volume, by_inode: bool, parent: &str) -> Result<Self> {
+    pub fn make(volume: Volume, parent: &str) -> Result<Self> {
         let path = format!("{parent}/tree");
         volume.create_dir(Path::new(&path))?;
         Ok(Self {
             volume,
-            by_inode,
             path,
             kept: Mutex::default(),
         })
@@ -56,7 +53,7 @@ impl Tree for VolumeTree {
             None => self.volume.clone(),
             Some(number) => self.volume.open_branch(&Self::name(number))?,
         };
-        opened_dir(volume, self.by_inode, &self.path)
+        Ok(Box::new(library::dir(volume, &self.path)))
     }
 
     fn fork(&self, number: u64) -> Result<()> {

@@ -13,7 +13,7 @@ use rustix::fs::XattrFlags;
 use rustix::io::Errno;
 
 use super::trees::DirectoryTree;
-use super::{Dir, Handle, Open, OpenFile, Paths, Target, Tree, at};
+use super::{Dir, Open, OpenFile, Paths, Target, Tree, at};
 use crate::Result;
 
 /// Operations on the mounted file system that only its mounter can do. They are called only while
@@ -145,7 +145,7 @@ impl Dir for Subdirectory {
     }
 
     fn rename(&self, name: &str, to: &dyn Dir, to_name: &str) -> Result<()> {
-        let to = to.handle().path()?.join(to_name);
+        let to = to.path().join(to_name);
         self.on(name, |path| fs::rename(path, to))
     }
 
@@ -173,8 +173,8 @@ impl Dir for Subdirectory {
         Ok(self.handle.sync_all()?)
     }
 
-    fn handle(&self) -> Handle<'_> {
-        Handle::Path(self.paths.dir())
+    fn path(&self) -> &Path {
+        self.paths.dir()
     }
 }
 

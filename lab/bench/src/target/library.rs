@@ -5,7 +5,7 @@ use std::path::Path;
 
 use cairnfs::{File, OpenOptions, Volume};
 
-use super::{Dir, Handle, Open, OpenFile, Paths};
+use super::{Dir, Open, OpenFile, Paths};
 use crate::Result;
 
 /// Opens a directory by path.
@@ -56,7 +56,7 @@ impl Dir for Subdirectory {
     }
 
     fn rename(&self, name: &str, to: &dyn Dir, to_name: &str) -> Result<()> {
-        let to = to.handle().path()?.join(to_name);
+        let to = to.path().join(to_name);
         let rename = |path: &Path| self.volume.rename(path, to);
         Ok(self.paths.with(name, rename)?)
     }
@@ -74,15 +74,15 @@ impl Dir for Subdirectory {
     fn get_xattr(&self, name: &str, attribute: &str, value: &mut [u8]) -> Result<Option<usize>> {
         let get = |path: &Path| self.volume.get_xattr(path, attribute);
         let found = self.paths.with(name, get)?;
-        found.map(|found| super::copied(&found, value)).transpose()
+        found.map(|found| copied(&found, value)).transpose()
     }
 
     fn sync(&self) -> Result<()> {
         Ok(self.volume.sync_dir(self.paths.dir())?)
     }
 
-    fn handle(&self) -> Handle<'_> {
-        Handle::Path(self.paths.dir())
+    fn path(&self) -> &Path {
+        self.paths.dir()
     }
 }
 
@@ -99,4 +99,13 @@ impl OpenFile for File {
     fn sync(&self) -> Result<()> {
         Ok(self.sync_all()?)
     }
+}
+
+/// Copies an attribute's value into the caller's buffer, as the kernel would; returns its length.
+fn copied(found: &[u8], value: &mut [u8]) -> Result<usize> {
+    let place = value
+        .get_mut(..found.len())
+        .ok_or("the attribute is longer than what was set")?;
+    place.copy_from_slice(found);
+    Ok(found.len())
 }

@@ -1,14 +1,11 @@
-//! The file systems under test: the library by path, the library by inode, a directory by system
-//! calls, or a bare device.
+//! The file systems under test: the library, a directory by system calls, or a bare device.
 //!
 //! Workloads use only the three traits here. A target may return counters; columns of missing
 //! counters are left out.
 
 mod branches;
 mod directory;
-mod engine;
 mod library;
-mod opened;
 pub mod raw;
 mod trees;
 mod volume_target;
@@ -160,8 +157,8 @@ pub trait Dir {
     /// Makes the directory's entries durable.
     fn sync(&self) -> Result<()>;
 
-    /// Identifies this directory to another directory of the same target.
-    fn handle(&self) -> Handle<'_>;
+    /// Returns its path, for another directory of the same target.
+    fn path(&self) -> &Path;
 }
 
 /// A file that is open for writing. All bytes are written, or the call fails.
@@ -220,32 +217,6 @@ impl Paths {
     }
 }
 
-/// Identifies a directory to its target.
-pub enum Handle<'a> {
-    /// By path.
-    Path(&'a Path),
-    /// By inode number.
-    Inode(u64),
-}
-
-impl Handle<'_> {
-    fn path(&self) -> Result<&Path> {
-        match self {
-            Handle::Path(path) => Ok(path),
-            Handle::Inode(_) => Err(OTHER_TARGET.into()),
-        }
-    }
-
-    fn inode(&self) -> Result<u64> {
-        match self {
-            Handle::Inode(ino) => Ok(*ino),
-            Handle::Path(_) => Err(OTHER_TARGET.into()),
-        }
-    }
-}
-
-const OTHER_TARGET: &str = "a file cannot be moved to another target";
-
 /// Opens the target, or creates its volume.
 pub fn open(place: &Place) -> Result<Box<dyn Target>> {
     let Some(path) = place.volume() else {
@@ -291,13 +262,4 @@ fn parent_of(path: &Path) -> &Path {
 /// Adds the entry's path to an error.
 pub fn at(path: impl std::fmt::Display, error: impl std::fmt::Display) -> Failure {
     format!("{path}: {error}").into()
-}
-
-/// Copies an attribute's value into the caller's buffer, as the kernel would; returns its length.
-fn copied(found: &[u8], value: &mut [u8]) -> Result<usize> {
-    let place = value
-        .get_mut(..found.len())
-        .ok_or("the attribute is longer than what was set")?;
-    place.copy_from_slice(found);
-    Ok(found.len())
 }

@@ -14,7 +14,7 @@ use std::sync::{Mutex, PoisonError};
 use cairnfs_disk::device::AlignedBuf;
 use rustix::fs::OFlags;
 
-use super::{Dir, Handle, Open, OpenFile, Target, at};
+use super::{Dir, Open, OpenFile, Target, at};
 use crate::Result;
 
 /// Write granularity in bytes, sufficient for direct I/O.
@@ -133,8 +133,8 @@ impl Dir for Part<'_> {
         self.raw.sync()
     }
 
-    fn handle(&self) -> Handle<'_> {
-        Handle::Path(Path::new(""))
+    fn path(&self) -> &Path {
+        Path::new("")
     }
 }
 

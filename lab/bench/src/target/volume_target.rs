@@ -1,4 +1,4 @@
-//! A volume as a target, used by path or by inode. It can be closed and opened again; its counters
+//! A volume as a target. It can be closed and opened again; its counters
 //! are summed over all openings.
 
 use std::sync::{PoisonError, RwLock, RwLockReadGuard};
@@ -7,8 +7,7 @@ use cairnfs::fs::LEVELS;
 use cairnfs::{Volume, VolumeOptions};
 
 use super::branches::VolumeTree;
-use super::opened::opened_dir;
-use super::{Dir, Image, Target, Tree};
+use super::{Dir, Image, Target, Tree, library};
 use crate::Result;
 use crate::settings::Place;
 
@@ -17,7 +16,6 @@ pub struct Opened {
     now: RwLock<Now>,
     image: Image,
     options: VolumeOptions,
-    by_inode: bool,
 }
 
 struct Now {
@@ -42,7 +40,6 @@ impl Opened {
             now: RwLock::new(Now { volume, before }),
             image,
             options,
-            by_inode: place.by_inode,
         })
     }
 
@@ -62,11 +59,7 @@ impl Target for Opened {
     }
 
     fn interface(&self) -> &'static str {
-        if self.by_inode {
-            "in-process, library by inode"
-        } else {
-            "in-process, library by path"
-        }
+        "in-process, library by path"
     }
 
     fn make_dir(&self, path: &str) -> Result<()> {
@@ -78,18 +71,14 @@ impl Target for Opened {
     }
 
     fn dir<'a>(&'a self, path: &str) -> Result<Box<dyn Dir + 'a>> {
-        opened_dir(self.volume(), self.by_inode, path)
+        Ok(Box::new(library::dir(self.volume(), path)))
     }
 
     fn tree<'a>(&'a self, path: &str, git: bool) -> Result<Box<dyn Tree + 'a>> {
         if git {
             Err("git forks directories only: --target DIRECTORY".into())
         } else {
-            Ok(Box::new(VolumeTree::make(
-                self.volume(),
-                self.by_inode,
-                path,
-            )?))
+            Ok(Box::new(VolumeTree::make(self.volume(), path)?))
         }
     }
 

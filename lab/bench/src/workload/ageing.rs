@@ -108,16 +108,9 @@ impl Workload for Ageing {
         self.reopen(phases)?;
         phases.run("read aged", read)?;
         let meter = &mut phases.meter;
-        let first = meter.rate("round 1");
-        let last = ROUNDS
-            .get(self.rounds - 1)
-            .and_then(|name| meter.rate(name));
-        if let (Some(first), Some(last)) = (first, last) {
-            meter.ratio("last_round_to_first", last / first);
-        }
-        if let (Some(fresh), Some(aged)) = (meter.rate("read"), meter.rate("read aged")) {
-            meter.ratio("read_aged_to_fresh", aged / fresh);
-        }
+        let last = ROUNDS.get(self.rounds - 1).copied().unwrap_or_default();
+        meter.ratio_of_rates("last_round_to_first", last, "round 1");
+        meter.ratio_of_rates("read_aged_to_fresh", "read aged", "read");
         phases.run("remove", |worker| files(worker)?.remove(worker))?;
         phases.meter.sync()
     }

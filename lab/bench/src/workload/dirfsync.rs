@@ -60,8 +60,7 @@ fn sync_dir(name: &'static str, phases: &mut Phases<'_>) -> Result<()> {
     phases.run(name, |worker| {
         let dir = worker.dir()?;
         worker.tally.timed(|| dir.sync())
-    })?;
-    Ok(())
+    })
 }
 
 impl Dirfsync {

@@ -1,5 +1,5 @@
-//! Fsync of files that are written block by block: sequentially from the start, at random offsets
-//! of an existing file, or by appending.
+//! Fsync of files that are written block by block: sequentially from the start, or at random offsets
+//! of an existing file.
 //!
 //! Each job has its own file and thread. A latency covers an fsync and the writes since the
 //! previous one.
@@ -50,10 +50,6 @@ pub struct Fsync {
     #[arg(long, requires = "random")]
     pub cold: bool,
 
-    /// Open the file for appending.
-    #[arg(long, conflicts_with = "random")]
-    pub append: bool,
-
     /// Seed that selects the overwritten blocks.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
@@ -75,7 +71,6 @@ impl Workload for Fsync {
                 ("syncs", self.written_blocks().div_ceil(self.every)),
                 ("scattered", u64::from(self.scattered)),
                 ("cold", u64::from(self.cold)),
-                ("append", u64::from(self.append)),
                 ("seed", self.seed),
             ],
         }
@@ -89,9 +84,6 @@ impl Workload for Fsync {
             ("--files", self.files),
             ("--syncs", self.syncs.unwrap_or(1)),
         ])?;
-        if self.random && self.append {
-            return Err("a file is overwritten at random, or appended to".into());
-        }
         if self.total < self.block || !self.total.is_multiple_of(self.block) {
             return Err("--total must be a multiple of --block".into());
         }
@@ -124,10 +116,10 @@ impl Workload for Fsync {
 
     fn measure(&self, phases: &mut Phases<'_>) -> Result<()> {
         let block = contents(self.block);
-        let name = match (self.random, self.append) {
-            (true, _) => "random write + fsync",
-            (_, true) => "append + fsync",
-            _ => "write + fsync",
+        let name = if self.random {
+            "random write + fsync"
+        } else {
+            "write + fsync"
         };
         if self.cold {
             phases.meter.reopen()?;
@@ -158,10 +150,10 @@ impl Fsync {
     }
 
     fn how(&self) -> Open {
-        match (self.random, self.append) {
-            (true, _) => Open::Existing,
-            (_, true) => Open::Append,
-            _ => Open::New,
+        if self.random {
+            Open::Existing
+        } else {
+            Open::New
         }
     }
 
@@ -190,11 +182,12 @@ impl Fsync {
     }
 
     fn write(&self, file: &dyn OpenFile, n: u64, block: &[u8], random: &mut Random) -> Result<()> {
-        match (self.random, self.append) {
-            (true, _) => file.write_at(block, random.below(self.file_blocks()) * self.block),
-            (_, true) => file.append(block),
-            _ => file.write_at(block, n * self.block),
-        }
+        let n = if self.random {
+            random.below(self.file_blocks())
+        } else {
+            n
+        };
+        file.write_at(block, n * self.block)
     }
 }
 

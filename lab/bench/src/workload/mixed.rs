@@ -11,7 +11,6 @@ use super::{
 };
 use crate::Result;
 use crate::settings::parse_size;
-use crate::tally::Latency;
 use crate::target::Open;
 
 /// Append and sync, alone and while other threads make and remove small files.
@@ -39,6 +38,10 @@ const LIVE: u64 = 16;
 
 /// Number of the appending thread and its directory; those of the load follow.
 const APPENDS: usize = 0;
+
+/// Names of the phases in which it appends.
+const ALONE: &str = "append + fsync, alone";
+const BESIDE: &str = "append + fsync, beside load";
 
 impl Workload for Mixed {
     fn describe(&self) -> Description {
@@ -75,34 +78,25 @@ impl Workload for Mixed {
     fn measure(&self, phases: &mut Phases<'_>) -> Result<()> {
         let bytes = contents(self.size);
         let append = |worker: &mut Worker<'_>| self.append(worker, &bytes);
-        let alone = phases.run_first(1, "append + fsync, alone", append)?;
+        phases.run_first(1, ALONE, append)?;
         phases.meter.sync()?;
         if self.alone {
             return Ok(());
         }
         let load = Load::default();
-        let beside = phases.run("append + fsync, beside load", |worker| {
-            match worker.number {
-                APPENDS => {
-                    let _end = End(&load.over);
-                    append(worker)
-                }
-                _ => load.work(worker, &bytes),
+        phases.run(BESIDE, |worker| match worker.number {
+            APPENDS => {
+                let _end = End(&load.over);
+                append(worker)
             }
+            _ => load.work(worker, &bytes),
         })?;
         let meter = &mut phases.meter;
         let files = load.files.into_inner();
         meter.beside("the load: create, write, delete", files, files * self.size);
-        if let (Some(alone), Some(beside)) = (alone, beside) {
-            meter.ratio(
-                "p50_beside_load_to_alone",
-                ratio(&beside, &alone, |l| l.p50),
-            );
-            meter.ratio(
-                "p99_beside_load_to_alone",
-                ratio(&beside, &alone, |l| l.p99),
-            );
-        }
+        let both = (BESIDE, ALONE);
+        meter.ratio_of_latencies("p50_beside_load_to_alone", both, |l| l.p50);
+        meter.ratio_of_latencies("p99_beside_load_to_alone", both, |l| l.p99);
         meter.sync()
     }
 }
@@ -150,8 +144,4 @@ impl Load {
         self.files.fetch_add(made, Ordering::Relaxed);
         (made.saturating_sub(LIVE)..made).try_for_each(|file| dir.remove(&file_name(file)))
     }
-}
-
-fn ratio(one: &Latency, other: &Latency, of: impl Fn(&Latency) -> u64) -> f64 {
-    of(one) as f64 / of(other).max(1) as f64
 }

@@ -86,10 +86,7 @@ impl Workload for Neighbour {
         meter.less_cpu(spun.cpu());
         meter.beside("neighbour beside create", spun.loops(), 0);
         for (ratio, beside, alone) in RATIOS {
-            let (beside, alone) = (meter.rate(beside), meter.rate(alone));
-            if let (Some(beside), Some(alone)) = (beside, alone) {
-                meter.ratio(ratio, beside / alone);
-            }
+            meter.ratio_of_rates(ratio, beside, alone);
         }
         meter.sync()
     }

@@ -6,7 +6,7 @@
 
 use crate::Result;
 use crate::phase::Meter;
-use crate::tally::{Latency, Tally};
+use crate::tally::Tally;
 use crate::target::{Dir, Target, Tree};
 
 /// The phases of one run of a workload.
@@ -57,12 +57,12 @@ impl<'t> Phases<'t> {
         self.ground.target.tree(&self.ground.top, git)
     }
 
-    /// A phase of all threads; returns the latencies of timed operations.
+    /// A phase of all threads.
     pub fn run(
         &mut self,
         name: &'static str,
         work: impl Fn(&mut Worker<'_>) -> Result<()> + Sync,
-    ) -> Result<Option<Latency>> {
+    ) -> Result<()> {
         self.run_first(self.threads, name, work)
     }
 
@@ -72,7 +72,7 @@ impl<'t> Phases<'t> {
         threads: usize,
         name: &'static str,
         work: impl Fn(&mut Worker<'_>) -> Result<()> + Sync,
-    ) -> Result<Option<Latency>> {
+    ) -> Result<()> {
         let ground = &self.ground;
         self.meter.threads(name, threads, |number, tally| {
             work(&mut Worker {

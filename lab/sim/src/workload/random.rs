@@ -10,6 +10,10 @@ struct Dice {
 }
 
 impl Dice {
+    fn new(seed: u64) -> Self {
+        Self { seed, thrown: 0 }
+    }
+
     fn throw(&mut self, sides: u64) -> u64 {
         self.thrown += 1;
         mix(self.seed, self.thrown) % sides.max(1)
@@ -138,23 +142,13 @@ impl Dice {
 
 /// `count` steps that change names in a few directories, with fsyncs between.
 pub fn random_names(seed: u64, count: usize) -> Vec<Step> {
-    let step = |i| {
-        let mut dice = Dice {
-            seed: mix(!seed, i),
-            thrown: 0,
-        };
-        dice.naming()
-    };
+    let step = |i| Dice::new(mix(!seed, i)).naming();
     (0..count as u64).map(step).collect()
 }
 
 /// The step with this number; the steps of any numbers form a workload.
 pub fn random_step(number: u64) -> Step {
-    let mut dice = Dice {
-        seed: number,
-        thrown: 0,
-    };
-    dice.step()
+    Dice::new(number).step()
 }
 
 /// `count` steps after the creation of two directories.
@@ -167,10 +161,7 @@ pub fn random_steps(seed: u64, count: usize) -> Vec<Step> {
 /// `count` steps that set extended attributes on a few files; their values are often shared.
 pub fn random_values(seed: u64, count: usize) -> Vec<Step> {
     let step = |i: u64| {
-        let mut dice = Dice {
-            seed: mix(seed, !i),
-            thrown: 0,
-        };
+        let mut dice = Dice::new(mix(seed, !i));
         let file = |dice: &mut Dice| format!("f{}", dice.throw(4));
         match dice.throw(24) {
             0..2 => Step::Create(file(&mut dice)),

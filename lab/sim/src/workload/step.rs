@@ -343,49 +343,26 @@ impl<'a> Runner<'a> {
             Step::Rename(p, q) => rename(p, q, RenameMode::Replace),
             Step::Exchange(p, q) => rename(p, q, RenameMode::Exchange),
             Step::Whiteout(p, q) => rename(p, q, WHITEOUT),
-            Step::Chmod(p, mode) => {
-                let set = SetAttr {
-                    mode: Some(*mode),
-                    ..SetAttr::default()
-                };
-                fs.setattr(self.look_up(p)?, &set).map(|_| ())
-            }
+            Step::Chmod(p, mode) => self.set(p, |set| set.mode = Some(*mode)),
             Step::Chattr(p, flags) => {
                 let flags = Flags::from_bits(*flags).ok_or(Error::Unsupported("no such flag"))?;
-                let set = SetAttr {
-                    flags: Some(flags),
-                    ..SetAttr::default()
-                };
-                fs.setattr(self.look_up(p)?, &set).map(|_| ())
+                self.set(p, |set| set.flags = Some(flags))
             }
             Step::Touch(p, secs) => {
                 let time = Time {
                     secs: i64::from(*secs),
                     nanos: 0,
                 };
-                let set = SetAttr {
-                    mtime: Some(SetTime::At(time)),
-                    ..SetAttr::default()
-                };
-                fs.setattr(self.look_up(p)?, &set).map(|_| ())
+                self.set(p, |set| set.mtime = Some(SetTime::At(time)))
             }
             Step::SetList(p, mode) => {
                 fs.set_access_list(self.look_up(p)?, &access_list(*mode), KillPrivileges::No)
             }
             Step::SetXattr(p, x, n) => {
-                let value = self.bytes(*n);
-                let name = format!("user.{x}");
-                fs.setxattr(self.look_up(p)?, name.as_bytes(), &value, XattrMode::Set)
+                let bytes = self.bytes(*n);
+                self.set_xattr(p, x, &bytes)
             }
-            Step::SetValue(p, x, n) => {
-                let name = format!("user.{x}");
-                fs.setxattr(
-                    self.look_up(p)?,
-                    name.as_bytes(),
-                    &value(*n),
-                    XattrMode::Set,
-                )
-            }
+            Step::SetValue(p, x, n) => self.set_xattr(p, x, &value(*n)),
             Step::RemoveXattr(p, x) => {
                 fs.removexattr(self.look_up(p)?, format!("user.{x}").as_bytes())
             }
@@ -407,13 +384,24 @@ impl<'a> Runner<'a> {
         }
     }
 
-    fn truncate(&self, path: &str, size: u64, kill_privileges: KillPrivileges) -> Result<()> {
-        let set = SetAttr {
-            size: Some(size),
-            kill_privileges,
-            ..SetAttr::default()
-        };
+    /// Sets the attributes of a file that `choose` gives.
+    fn set(&self, path: &str, choose: impl FnOnce(&mut SetAttr)) -> Result<()> {
+        let mut set = SetAttr::default();
+        choose(&mut set);
         self.fs().setattr(self.look_up(path)?, &set).map(|_| ())
+    }
+
+    fn set_xattr(&self, path: &str, name: &str, value: &[u8]) -> Result<()> {
+        let (ino, name) = (self.look_up(path)?, format!("user.{name}"));
+        self.fs()
+            .setxattr(ino, name.as_bytes(), value, XattrMode::Set)
+    }
+
+    fn truncate(&self, path: &str, size: u64, kill_privileges: KillPrivileges) -> Result<()> {
+        self.set(path, |set| {
+            set.size = Some(size);
+            set.kill_privileges = kill_privileges;
+        })
     }
 
     fn change_contents(&mut self, step: &Step) -> Result<()> {

@@ -27,7 +27,7 @@ use parking_lot::Mutex;
 use rustix::thread::{CpuSet, Pid, gettid, sched_getaffinity, sched_setaffinity, sched_yield};
 
 use crate::abi::{InHeader, Opcode};
-use crate::dev::{Channel, filled};
+use crate::dev::Channel;
 use crate::reply::{Errno, Sink};
 use crate::search::{Move, Search};
 
@@ -309,15 +309,6 @@ impl Sink for HandoffSink {
 
     fn is_bounded(&self) -> bool {
         self.handoff.channel.is_bounded()
-    }
-
-    fn send_filled(
-        &self,
-        unique: u64,
-        size: usize,
-        fill: &mut dyn FnMut(&mut [u8]) -> Result<usize, Errno>,
-    ) {
-        filled(size, fill, |outcome| self.send(unique, outcome));
     }
 }
 

@@ -99,12 +99,6 @@ impl FileDevice {
         self.block_device
     }
 
-    /// Whether writes bypass the page cache, and reads other than
-    /// [`read_cached`](Device::read_cached).
-    pub fn is_direct(&self) -> bool {
-        self.direct
-    }
-
     /// The usable progress of a call that transferred `n` bytes: direct I/O can continue at block
     /// boundaries only.
     fn progress(&self, n: usize) -> usize {

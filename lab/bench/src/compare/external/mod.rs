@@ -117,36 +117,38 @@ impl Program {
 
     /// Returns the loads of the program in a comparison.
     pub fn loads(self, sizes: &Sizes) -> Vec<Arc<dyn External>> {
-        match self {
-            Program::Dbench | Program::Fio | Program::FsMark => {
-                let loads = Reporting::loads(self, sizes.dbench_seconds).into_iter();
-                loads
-                    .map(|load| Arc::new(load) as Arc<dyn External>)
-                    .collect()
+        vec![match self {
+            Program::Dbench => Arc::new(Reporting::Dbench {
+                seconds: sizes.dbench_seconds,
+            }),
+            Program::Fio => {
+                let loads = Reporting::fio().into_iter();
+                return loads.map(|load| Arc::new(load) as _).collect();
             }
-            Program::Git => vec![Arc::new(Git {
+            Program::FsMark => Arc::new(Reporting::FsMark),
+            Program::Git => Arc::new(Git {
                 clients: 1,
                 files: sizes.source_files,
                 cold: true,
-            })],
-            Program::Cargo => vec![Arc::new(cargo::Cargo {
+            }),
+            Program::Cargo => Arc::new(cargo::Cargo {
                 crates: sizes.crates,
-            })],
-            Program::Npm => vec![Arc::new(npm::Npm {
+            }),
+            Program::Npm => Arc::new(npm::Npm {
                 files: sizes.source_files,
-            })],
-            Program::Tar => vec![Arc::new(Archive {
+            }),
+            Program::Tar => Arc::new(Archive {
                 clients: 1,
                 files: sizes.tree_files,
                 search: true,
-            })],
-            Program::Sqlite => vec![Arc::new(sqlite::Sqlite {
+            }),
+            Program::Sqlite => Arc::new(sqlite::Sqlite {
                 transactions: sizes.transactions,
-            })],
-            Program::Pgbench => vec![Arc::new(pgbench::Pgbench {
+            }),
+            Program::Pgbench => Arc::new(pgbench::Pgbench {
                 seconds: sizes.pgbench_seconds,
-            })],
-        }
+            }),
+        }]
     }
 }
 

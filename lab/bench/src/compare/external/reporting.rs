@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::super::stats::cpu_of_children;
-use super::{External, Program, Site};
+use super::{External, Site};
 use crate::Result;
 use crate::phase::{Meter, Outcome};
 use crate::tally::Latency;
@@ -41,18 +41,11 @@ const FIO_TOTAL: u32 = 256 << 20;
 const FIO_RANDOM_TOTAL: u32 = 16 << 20;
 
 impl Reporting {
-    /// Returns the runs of a program; none if it does not print figures.
-    pub fn loads(program: Program, seconds: u32) -> Vec<Self> {
+    /// Returns the runs of fio.
+    pub fn fio() -> Vec<Self> {
         let fio = |random| move |jobs| Reporting::Fio { jobs, random };
-        match program {
-            Program::Dbench => vec![Reporting::Dbench { seconds }],
-            Program::Fio => {
-                let sequential = [1, 4, 16, 64].map(fio(false));
-                [&sequential[..], &[1, 16].map(fio(true))].concat()
-            }
-            Program::FsMark => vec![Reporting::FsMark],
-            _ => Vec::new(),
-        }
+        let sequential = [1, 4, 16, 64].map(fio(false));
+        [&sequential[..], &[1, 16].map(fio(true))].concat()
     }
 
     fn command(&self, dir: &Path) -> Result<Command> {
@@ -254,11 +247,10 @@ mod tests {
 
     #[test]
     fn reporting_programs_have_runs() {
-        let fio = Reporting::loads(Program::Fio, 20);
+        let fio = Reporting::fio();
         assert_eq!(fio.len(), 6);
         assert!(fio.iter().all(|run| run.title().starts_with("fio")));
-        let dbench = Reporting::loads(Program::Dbench, 7);
-        assert_eq!(dbench[0].title(), "dbench, 40 clients, 7 s");
-        assert!(Reporting::loads(Program::Git, 20).is_empty());
+        let dbench = Reporting::Dbench { seconds: 7 };
+        assert_eq!(dbench.title(), "dbench, 40 clients, 7 s");
     }
 }

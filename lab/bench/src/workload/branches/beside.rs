@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use super::{BLOCK, Run};
 use crate::Result;
-use crate::tally::Latency;
 use crate::target::Open;
 use crate::workload::{End, Phases, contents, file_name};
 
@@ -16,15 +15,15 @@ const FORKS: usize = 0;
 const PAUSE: Duration = Duration::from_millis(1);
 
 impl Run<'_> {
-    /// Forks while another thread creates files; returns the latencies of the creations. During
-    /// each fork at most half of `creates` files are created, because a program that copies a tree
-    /// would never be done with one that grows as fast. Removes the forks and these files, whose
-    /// number depends on speed: the tree is again as it was.
-    pub(super) fn fork_beside(&self, phases: &mut Phases<'_>) -> Result<Option<Latency>> {
+    /// Forks while another thread creates files. During each fork at most half of `creates` files
+    /// are created, because a program that copies a tree would never be done with one that grows as
+    /// fast. Removes the forks and these files, whose number depends on speed: the tree is again as
+    /// it was.
+    pub(super) fn fork_beside(&self, phases: &mut Phases<'_>) -> Result<()> {
         let (over, forks) = (AtomicBool::new(false), self.settings.forks);
         let (begun, each) = (AtomicU64::new(0), self.settings.creates.div_ceil(2));
         let before = self.next.load(Ordering::Relaxed);
-        let beside = phases.run("create beside forks", |worker| {
+        phases.run("create beside forks", |worker| {
             if worker.number == FORKS {
                 let _end = End(&over);
                 return (0..forks).try_for_each(|fork| {
@@ -45,13 +44,11 @@ impl Run<'_> {
         phases.meter.beside("forks beside create", forks, 0);
         (0..forks).try_for_each(|fork| self.tree.remove(fork))?;
         self.tree.freed()?;
-        self.remove_since(before, phases)?;
-        Ok(beside)
+        self.remove_since(before, phases)
     }
 
-    /// Overwrites all files in a fork, and removes it while another thread creates files; returns
-    /// the latencies of the creations.
-    pub(super) fn remove_beside(&self, phases: &mut Phases<'_>) -> Result<Option<Latency>> {
+    /// Overwrites all files in a fork, and removes it while another thread creates files.
+    pub(super) fn remove_beside(&self, phases: &mut Phases<'_>) -> Result<()> {
         let (files, bytes) = (self.settings.files, contents(self.settings.size));
         self.tree.fork(0)?;
         phases.run_first(1, "overwrite all in a fork", |worker| {
@@ -64,7 +61,7 @@ impl Run<'_> {
         })?;
         phases.meter.settle()?;
         let (over, before) = (AtomicBool::new(false), self.next.load(Ordering::Relaxed));
-        let beside = phases.run("create beside removal", |worker| {
+        phases.run("create beside removal", |worker| {
             if worker.number == FORKS {
                 let _end = End(&over);
                 self.tree.remove(0)?;
@@ -77,8 +74,7 @@ impl Run<'_> {
         })?;
         let blocks = files * self.settings.size.div_ceil(BLOCK);
         phases.meter.beside("blocks freed beside create", blocks, 0);
-        self.remove_since(before, phases)?;
-        Ok(beside)
+        self.remove_since(before, phases)
     }
 
     /// Removes the files of the tree that were created since the next one had this number.

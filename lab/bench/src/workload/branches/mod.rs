@@ -61,6 +61,19 @@ const COMPARED: u64 = 10;
 /// Bytes of a write into an existing file.
 const BLOCK: u64 = 4096;
 
+/// Names of ratios, and the phases whose medians they divide.
+const MEDIANS: [(&str, (&str, &str)); 3] = [
+    ("p50_fork_to_fsync", ("fork", "overwrite + fsync")),
+    (
+        "p50_first_overwrite_to_overwrite",
+        ("first overwrite in a fork", "overwrite"),
+    ),
+    (
+        "p50_create_beside_fork_to_alone",
+        ("create beside forks", "create"),
+    ),
+];
+
 impl Workload for Branches {
     fn describe(&self) -> Description {
         Description {
@@ -107,12 +120,12 @@ impl Workload for Branches {
         if self.read {
             phases.run_first(1, "read", |worker| run.read(worker, None))?;
         }
-        let synced = phases.run_first(1, "overwrite + fsync", |w| run.overwrite(w, true))?;
-        let plain = phases.run_first(1, "overwrite", |w| run.overwrite(w, false))?;
-        let alone = phases.run_first(1, "create", |w| run.create(w, self.creates))?;
+        phases.run_first(1, "overwrite + fsync", |w| run.overwrite(w, true))?;
+        phases.run_first(1, "overwrite", |w| run.overwrite(w, false))?;
+        phases.run_first(1, "create", |w| run.create(w, self.creates))?;
         phases.meter.settle()?;
-        let fork = phases.run_first(1, "fork", |w| run.fork(w, 0..self.forks))?;
-        let first = phases.run_first(1, "first overwrite in a fork", |worker| {
+        phases.run_first(1, "fork", |w| run.fork(w, 0..self.forks))?;
+        phases.run_first(1, "first overwrite in a fork", |worker| {
             run.first_overwrites(worker)
         })?;
         if tree.compares() {
@@ -128,25 +141,15 @@ impl Workload for Branches {
         if tree.compares() {
             phases.run_first(1, "publish", |worker| run.publish(worker))?;
         }
-        let beside = run.fork_beside(phases)?;
+        run.fork_beside(phases)?;
         if self.rewrite {
-            let removal = run.remove_beside(phases)?;
-            if let (Some(beside), Some(alone)) = (removal, alone) {
-                let ratio = beside.p99 as f64 / alone.p99.max(1) as f64;
-                phases
-                    .meter
-                    .ratio("p99_create_beside_removal_to_alone", ratio);
-            }
+            run.remove_beside(phases)?;
+            let both = ("create beside removal", "create");
+            let name = "p99_create_beside_removal_to_alone";
+            phases.meter.ratio_of_latencies(name, both, |l| l.p99);
         }
-        for (name, one, other) in [
-            ("p50_fork_to_fsync", &fork, &synced),
-            ("p50_first_overwrite_to_overwrite", &first, &plain),
-            ("p50_create_beside_fork_to_alone", &beside, &alone),
-        ] {
-            if let (Some(one), Some(other)) = (one, other) {
-                let ratio = one.p50 as f64 / other.p50.max(1) as f64;
-                phases.meter.ratio(name, ratio);
-            }
+        for (name, both) in MEDIANS {
+            phases.meter.ratio_of_latencies(name, both, |l| l.p50);
         }
         if tree.is_constant() && self.many > 0 {
             run.many(phases)
@@ -313,12 +316,8 @@ impl Run<'_> {
                 "overwrite + fsync",
             ),
         ] {
-            let rates = (phases.meter.rate(beside), phases.meter.rate(alone));
-            if let (Some(beside), Some(alone)) = rates {
-                phases.meter.ratio(ratio, beside / alone);
-            }
+            phases.meter.ratio_of_rates(ratio, beside, alone);
         }
-        phases.run_first(1, "remove many", |worker| self.remove(worker, many.clone()))?;
-        Ok(())
+        phases.run_first(1, "remove many", |worker| self.remove(worker, many.clone()))
     }
 }
