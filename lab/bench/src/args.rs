@@ -1,6 +1,7 @@
 //! The command line: a workload with its settings, and where it runs. Plain values; nothing here
 //! opens files.
 
+use crate::channel::{Channel, ClientArgs};
 use crate::compare::options::Compare;
 use crate::help;
 use crate::noop::Noop;
@@ -114,6 +115,20 @@ Examples:
     /// Measure several file systems in turn on one device, and compare them
     #[command(after_help = help::COMPARE)]
     Compare(Box<Compare>),
+    /// Make files through shared memory, and by system calls, by several processes
+    ///
+    /// What a library that is preloaded into programs can reach: each client is a process, which makes
+    /// files as tar does through a channel to one serving thread.
+    #[command(after_help = "\
+Examples:
+  cairnfs-bench channel
+  cairnfs-bench channel --beside /mnt/xfs --at /mnt/xfs
+  cairnfs-bench channel --beside /mnt/xfs --one-processor
+  cairnfs-bench channel --beside /mnt/xfs --busy 2")]
+    Channel(Channel),
+    /// A client of it
+    #[command(hide = true)]
+    ChannelClient(ClientArgs),
     /// Serve a mount that does nothing, to run workloads on: the ceiling of FUSE
     #[command(after_help = "\
 Examples:

@@ -11,6 +11,7 @@
 //! figures as values from [`measure`].
 
 mod args;
+mod channel;
 mod compare;
 mod help;
 mod lines;
@@ -29,6 +30,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 pub use args::{Args, Command, Run};
+pub use channel::{Channel, ClientArgs};
 pub use compare::options::Compare;
 pub use noop::Noop;
 pub use phase::Phase;
@@ -84,6 +86,8 @@ pub fn run_to(args: &Args, out: &mut dyn Write) -> Result<()> {
         Command::Ageing(run) => print(run, out),
         Command::Branches(run) => print(run, out),
         Command::Compare(compare) => compare::compare(compare, out),
+        Command::Channel(channel) => channel.run(out),
+        Command::ChannelClient(client) => client.run(out),
         Command::Noop(noop) => noop.run(out),
     }
 }

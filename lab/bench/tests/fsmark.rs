@@ -37,32 +37,34 @@ fn every_file_is_made_walked_and_removed() {
 
 #[test]
 fn cold_walk_follows_reopen() {
-    let options = [
-        "--cold",
-        "--sync-create",
-        "--walk-again",
-        "--volume-size",
-        "64M",
-    ];
-    let figures = crate::common::figures(&[&SMALL[..], &options].concat());
-    let expected = [
-        ("create", 60),
-        ("sync created", 0),
-        ("create synced", 60),
-        ("walk", 60),
-        ("walk again", 60),
-        ("reopen", 0),
-        ("walk cold", 60),
-        ("unlink", 60),
-        ("sync", 0),
-        ("close", 0),
-        ("all, until synced", 60),
-    ];
-    assert_eq!(phases(&figures), expected);
-    let log = |phase: usize| figures["phases"][phase]["counters"]["log_bytes"].as_u64();
-    let parts = [0, 1, 3, 4, 5, 6, 7, 8, 9].map(|phase| log(phase).unwrap());
-    assert_eq!(log(2), Some(parts[0] + parts[1]));
-    assert_eq!(log(10), Some(parts.iter().sum()));
+    for inode in [&[][..], &["--by-inode"]] {
+        let options = [
+            "--cold",
+            "--sync-create",
+            "--walk-again",
+            "--volume-size",
+            "64M",
+        ];
+        let figures = crate::common::figures(&[&SMALL[..], &options, inode].concat());
+        let expected = [
+            ("create", 60),
+            ("sync created", 0),
+            ("create synced", 60),
+            ("walk", 60),
+            ("walk again", 60),
+            ("reopen", 0),
+            ("walk cold", 60),
+            ("unlink", 60),
+            ("sync", 0),
+            ("close", 0),
+            ("all, until synced", 60),
+        ];
+        assert_eq!(phases(&figures), expected);
+        let log = |phase: usize| figures["phases"][phase]["counters"]["log_bytes"].as_u64();
+        let parts = [0, 1, 3, 4, 5, 6, 7, 8, 9].map(|phase| log(phase).unwrap());
+        assert_eq!(log(2), Some(parts[0] + parts[1]));
+        assert_eq!(log(10), Some(parts.iter().sum()));
+    }
 }
 
 #[test]
@@ -133,6 +135,7 @@ fn invalid_arguments_are_refused_with_their_name() {
         (&["fsmark", "--files", "0"], "--files"),
         (&["fsmark", "--size", "many"], "--size"),
         (&["fsmark", "--size", "2G"], "1G"),
+        (&["fsmark", "--target", "/", "--by-inode"], "--by-inode"),
         (
             &["maildir", "--target", "no/such/directory"],
             "no/such/directory",
@@ -178,7 +181,7 @@ fn every_workload_has_help_with_examples() {
     let mut command = <crate::common::Command as clap::CommandFactory>::command();
     command.build();
     let shown = |c: &&clap::Command| c.get_name() != "help" && !c.is_hide_set();
-    assert_eq!(command.get_subcommands().filter(shown).count(), 11);
+    assert_eq!(command.get_subcommands().filter(shown).count(), 12);
     for workload in command.get_subcommands().filter(shown) {
         let examples = workload.get_after_help().unwrap().to_string();
         let own = format!("cairnfs-bench {}", workload.get_name());
