@@ -48,11 +48,11 @@ struct Answers {
 }
 
 impl Handler for Answers {
-    fn handle(&mut self, channel: u64, request: &[u8], reply: &mut Vec<u8>) {
+    fn handle(&mut self, channel: u64, request: &[u8], deferred: bool, reply: &mut Vec<u8>) {
         let programs = self.programs.read();
         let program = programs.as_ref().and_then(|known| known.get(&channel));
         if let Some((program, _)) = program {
-            self.ops.serve_program(program, request, reply);
+            self.ops.serve_program(program, (request, deferred), reply);
         }
     }
 }
@@ -95,7 +95,9 @@ impl Programs {
         let Some(known) = &mut *programs else {
             return Err(io::ErrorKind::NotConnected.into());
         };
-        let channel = joiner.join(ends.daemon);
+        let channel = joiner.join(Arc::clone(&ends.daemon));
+        let deferrals = self.ops.deferrals();
+        deferrals.add(channel, ends.daemon, joiner.clone());
         known.insert(channel, (Program { person, channel }, connection));
         Ok(Joined {
             channel,
@@ -123,6 +125,7 @@ impl Programs {
 
     /// A program has ended, or has closed its connection.
     pub fn leave(&self, channel: u64) {
+        self.ops.deferrals().remove(channel);
         if let Some((joiner, _)) = &*self.thread.lock() {
             joiner.leave(channel);
         }

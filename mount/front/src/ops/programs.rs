@@ -7,6 +7,8 @@
 //! 3. References of the kernel are excluded meanwhile, so what was found out about them holds.
 //! 4. Nothing is refused here: what would fail, what is not certain, and what has to wait for the device is
 //!    left to the kernel, as nothing was done.
+//! 5. What a program has deferred on a file cannot be left to the kernel any more. It waits for the device, and
+//!    has space that was set aside ([`crate::deferrals`]). If it fails all the same, a write counts as lost.
 
 use std::sync::Arc;
 use std::thread;
@@ -14,7 +16,7 @@ use std::time::Duration;
 
 use cairnfs::Error;
 use cairnfs::fs::FileSystem;
-use cairnfs_channel::call::{self, NONE, Op, Request, Stat, Status, Why};
+use cairnfs_channel::call::{self, Lease, NONE, Op, Request, Stat, Status, Why};
 use cairnfs_disk::acl;
 use cairnfs_disk::format::ROOT_INO;
 use cairnfs_disk::types::{Attr, FileKind, RenameMode, SetAttr, SetTime, Time};
@@ -88,9 +90,26 @@ struct Serving<'o> {
 }
 
 impl Ops {
-    /// Answers a request of a program.
-    pub fn serve_program(&self, program: &Program, request: &[u8], reply: &mut Vec<u8>) {
-        let served = self.served(program, request);
+    /// Answers a request of a program, which may not wait for the answer to one that it has `deferred`.
+    pub fn serve_program(
+        &self,
+        program: &Program,
+        (request, deferred): (&[u8], bool),
+        reply: &mut Vec<u8>,
+    ) {
+        let served = match Request::parse(request) {
+            None => not(Why::Call),
+            Some(request) => {
+                let mut served = self.served(program, &request);
+                if deferred {
+                    if let Err(Not::Mine(Why::Trouble) | Not::Failed(_)) = served {
+                        served = self.insist(program, &request);
+                    }
+                    self.note_loss(program, &request, &served);
+                }
+                served
+            }
+        };
         match served {
             Ok(words) => call::put_reply(reply, Status::Done, &words),
             Err(Not::Mine(why)) => call::put_reply(reply, Status::NotMine, &[why as u64]),
@@ -100,26 +119,48 @@ impl Ops {
         }
     }
 
-    fn served(&self, program: &Program, request: &[u8]) -> Done<Vec<u64>> {
-        let Some(request) = Request::parse(request) else {
-            return not(Why::Call);
+    /// Carries out what was deferred and is in trouble: by waiting, with the space that was set aside.
+    fn insist(&self, program: &Program, request: &Request<'_>) -> Done<Vec<u64>> {
+        self.deferrals.meets_trouble(program.channel);
+        let mut serving = Serving::new(self, program);
+        let done = {
+            let _inside = self.admission.enter(Purpose::WriteBack)?;
+            let _exclusive = self.trees.exclude_references();
+            let [file, ..] = request.args;
+            caught("a deferred request", file, || Ok(serving.serve(request)))?
         };
+        serving.unused.into_iter().for_each(give_back);
+        done
+    }
+
+    /// What was deferred and cannot be done, though its program may have gone on. A file that the kernel knows
+    /// is no such case: its program waits for the answer.
+    fn note_loss(&self, program: &Program, request: &Request<'_>, served: &Done<Vec<u64>>) {
+        let is_done = match (served, request.op) {
+            (Ok(words), Op::Write) => words.first() == Some(&(request.text.len() as u64)),
+            (Ok(_) | Err(Not::Mine(Why::Known | Why::Call)), _) => true,
+            (Err(_), _) => false,
+        };
+        if is_done {
+            return;
+        }
+        let [number, ..] = request.args;
+        let file = self.files.get(program.channel, number);
+        tracing::error!("a deferred {:?} of a program could not be made", request.op);
+        if let Some(file) = file.filter(|_| request.op == Op::Write) {
+            let (file, why) = ((file.fs.root_id(), file.ino), Refusal(libc::EIO));
+            self.losses.refused(file, 0..u64::MAX, why, || None);
+        }
+    }
+
+    fn served(&self, program: &Program, request: &Request<'_>) -> Done<Vec<u64>> {
         let _inside = self.admission.enter(Purpose::New)?;
-        let mut serving = Serving {
-            ops: self,
-            program,
-            changed: Vec::new(),
-            unused: Vec::new(),
-        };
+        let mut serving = Serving::new(self, program);
         let mounted = self.trees.mounted();
         let (done, waits) = mounted.without_waiting(|| {
             let _exclusive = self.trees.exclude_references();
             let [ino, ..] = request.args;
-            caught(
-                "a request of a program",
-                ino,
-                || Ok(serving.serve(&request)),
-            )
+            caught("a request of a program", ino, || Ok(serving.serve(request)))
         });
         let Serving {
             changed, unused, ..
@@ -202,13 +243,22 @@ fn give_back(file: ProgramFile) {
     }
 }
 
-impl Serving<'_> {
+impl<'o> Serving<'o> {
+    fn new(ops: &'o Ops, program: &'o Program) -> Self {
+        Self {
+            ops,
+            program,
+            changed: Vec::new(),
+            unused: Vec::new(),
+        }
+    }
+
     fn serve(&mut self, request: &Request<'_>) -> Done<Vec<u64>> {
         let [a, b, c, d, e] = request.args;
         let (path, other) = (request.text, request.other);
         let nothing = |()| Vec::new();
         match request.op {
-            Op::Create => self.create((a, path), b, c, d).map(|file| vec![file]),
+            Op::Create => self.create((a, path), b, c, d),
             Op::Mkdir => self.mkdir((a, path), b, c).map(nothing),
             Op::Symlink => self.symlink((a, path), other).map(nothing),
             Op::Remove => self.remove((a, path), b != 0).map(nothing),
@@ -242,10 +292,7 @@ impl Serving<'_> {
                     .and_then(|i| self.utimens(i, times))
                     .map(nothing)
             }
-            Op::Leave => match self.ops.files.leave(self.program.channel, a) {
-                Some(offset) => Ok(vec![offset]),
-                None => Err(Not::Failed(libc::EBADF)),
-            },
+            Op::Leave => self.leave(a).map(|offset| vec![offset]),
             Op::Close => {
                 let closed = self.ops.files.close(self.program.channel, a);
                 self.unused.extend(closed);
@@ -354,7 +401,7 @@ impl Serving<'_> {
         }
     }
 
-    fn create(&mut self, at: (u64, &[u8]), flags: u64, mode: u64, umask: u64) -> Done<u64> {
+    fn create(&mut self, at: (u64, &[u8]), flags: u64, mode: u64, umask: u64) -> Done<Vec<u64>> {
         if mode & 0o7000 != 0 {
             return not(Why::Permission);
         }
@@ -367,7 +414,9 @@ impl Serving<'_> {
         let (mode, lists) = inherit(&at.dir, &new)?;
         let made = make(&at.dir, &new, (mode, 0), &lists)?;
         let access = flags as i32 & libc::O_ACCMODE;
-        Ok(self.ops.files.add(ProgramFile {
+        let Program { person, channel } = self.program;
+        let lease = self.ops.deferrals.lease(*channel, &at.dir.fs);
+        let file = self.ops.files.add(ProgramFile {
             fs: Arc::clone(&at.dir.fs),
             ino: made.ino,
             channel: self.program.channel,
@@ -375,7 +424,23 @@ impl Serving<'_> {
             writable: access == libc::O_WRONLY || access == libc::O_RDWR,
             append: flags as i32 & libc::O_APPEND != 0,
             left: false,
-        }))
+            lease,
+        });
+        let owner = person.is_super();
+        let lease = lease.map(|epoch| Lease { epoch, owner });
+        Ok(vec![file, Lease::word(lease)])
+    }
+
+    /// A descriptor of the kernel takes the place of a file. Another thread of the program may just have
+    /// deferred a write: the offset is known when that is done, and no further one is deferred.
+    fn leave(&self, number: u64) -> Done<u64> {
+        let (ops, channel) = (self.ops, self.program.channel);
+        let lease = ops.files.get(channel, number).and_then(|file| file.lease);
+        if lease.is_some_and(|epoch| ops.deferrals.end_epoch(channel, epoch)) {
+            return Ok(NONE);
+        }
+        let offset = ops.files.leave(channel, number);
+        offset.ok_or(Not::Failed(libc::EBADF))
     }
 
     fn mkdir(&mut self, (base, path): (u64, &[u8]), mode: u64, umask: u64) -> Done<()> {
@@ -563,7 +628,19 @@ impl Serving<'_> {
             NONE => file.offset,
             offset => offset,
         };
-        let written = self.ops.write(file.ino, offset, bytes, None)? as u64;
+        let mut written = self.ops.write(file.ino, offset, bytes, None)? as u64;
+        if let Some(rest) = bytes
+            .get(written as usize..)
+            .filter(|rest| !rest.is_empty())
+            && file.lease.is_some()
+        {
+            // What was set aside is for this.
+            self.ops.deferrals.meets_trouble(self.program.channel);
+            let more = self
+                .ops
+                .write(file.ino, offset.saturating_add(written), rest, None);
+            written += more.unwrap_or(0) as u64;
+        }
         if at == NONE {
             self.ops.files.seek(number, offset.saturating_add(written));
         }

@@ -76,6 +76,7 @@ impl Sessions {
         if let Some((mounted, ops)) = found {
             mounted.fetch()?;
             ops.wait_for_writes(Asker::Other);
+            ops.deferrals().finish();
         }
         Ok(())
     }
