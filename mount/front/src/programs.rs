@@ -13,9 +13,11 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
 use cairnfs_channel::{Handler, Joiner, Server, channel};
+use cairnfs_core::source::{AtOneTime, at_one_time};
 use parking_lot::{Mutex, RwLock};
 
 use crate::ops::Ops;
+use crate::ops::merged::Merged;
 use crate::ops::programs::Program;
 use crate::person::Person;
 
@@ -45,6 +47,8 @@ pub struct Programs {
 struct Answers {
     ops: Arc<Ops>,
     programs: Known,
+    time: Option<AtOneTime>,
+    merged: Option<Merged>,
 }
 
 impl Handler for Answers {
@@ -52,8 +56,23 @@ impl Handler for Answers {
         let programs = self.programs.read();
         let program = programs.as_ref().and_then(|known| known.get(&channel));
         if let Some((program, _)) = program {
-            self.ops.serve_program(program, (request, deferred), reply);
+            let request = (request, deferred);
+            self.ops
+                .serve_program(program, request, &mut self.merged, reply);
         }
+    }
+
+    fn begins(&mut self) {
+        self.time = None;
+        self.time = Some(at_one_time());
+    }
+
+    fn is_passed(&mut self) {
+        self.ops.set_merged(&mut self.merged);
+    }
+
+    fn ends(&mut self) {
+        self.time = None;
     }
 }
 
@@ -113,6 +132,8 @@ impl Programs {
         let mut answers = Answers {
             ops: Arc::clone(&self.ops),
             programs: Arc::clone(&self.programs),
+            time: None,
+            merged: None,
         };
         let thread = thread::Builder::new().name("cairnfs-programs".into());
         let thread = thread.spawn(move || {

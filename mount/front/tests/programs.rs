@@ -107,7 +107,8 @@ impl Stand {
         let padding = vec![0; text.len().next_multiple_of(8) - text.len()];
         let bytes = [&request.head()[..], text, &padding, other].concat();
         let mut reply = Vec::new();
-        self.ops.serve_program(program, (&bytes, false), &mut reply);
+        self.ops
+            .serve_program(program, (&bytes, false), &mut None, &mut reply);
         match parse_reply(&reply).unwrap() {
             (Status::Done, words) => Ok(words),
             (Status::NotMine, [why, ..]) => Err(Why::of(why).unwrap()),
@@ -529,7 +530,7 @@ fn requests_that_are_none_are_answered() {
         let mut reply = Vec::new();
         stand
             .ops
-            .serve_program(&stand.program, (&bytes, false), &mut reply);
+            .serve_program(&stand.program, (&bytes, false), &mut None, &mut reply);
         assert!(parse_reply(&reply).is_some());
     }
 }

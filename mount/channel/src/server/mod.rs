@@ -32,6 +32,15 @@ pub trait Handler {
     /// Answers the request of a channel. The reply is empty; more than [`PAYLOAD`] bytes of it are cut
     /// off. The program may not wait for the reply of a request that is `deferred`.
     fn handle(&mut self, channel: u64, request: &[u8], deferred: bool, reply: &mut Vec<u8>);
+
+    /// Requests are handled now that were all made before. They have one time.
+    fn begins(&mut self) {}
+
+    /// What was deferred is to be carried out when this returns.
+    fn is_passed(&mut self) {}
+
+    /// The requests of one time are handled.
+    fn ends(&mut self) {}
 }
 
 /// What other threads want of the serving one.
@@ -152,12 +161,14 @@ impl Copies {
                 Some((turn, at))
             }));
             turns.sort_unstable();
+            handler.begins();
             for (_, at) in turns.drain(..) {
                 if let Some(slot) = slots.get(at as usize) {
                     self.answer(slot, (number, true), handler);
                 }
             }
             self.turns = turns;
+            handler.is_passed();
         });
     }
 }
@@ -261,18 +272,25 @@ impl Server {
             any = true;
             let channel = Arc::clone(&served.channel);
             let calls = channel.region.pending.swap(0, Ordering::SeqCst);
-            // Whatever was deferred by any program when one of these calls was made.
-            for (number, served) in &self.channels {
-                let is_its = Arc::ptr_eq(&served.channel, &channel);
-                if (is_its || calls != 0) && served.channel.has_deferred() {
-                    self.copies.pass(*number, &served.channel, handler);
+            // Whatever was deferred by any program when one of these calls was made. Its own comes last.
+            if calls != 0 {
+                for (other, served) in &self.channels {
+                    if *other != number && served.channel.has_deferred() {
+                        self.copies.pass(*other, &served.channel, handler);
+                        handler.ends();
+                    }
                 }
+            }
+            handler.begins();
+            if channel.has_deferred() {
+                self.copies.pass(number, &channel, handler);
             }
             for at in numbers(calls) {
                 if let Some(slot) = channel.region.slots.get(at as usize) {
                     self.copies.answer(slot, (number, false), handler);
                 }
             }
+            handler.ends();
         }
         any
     }
@@ -381,6 +399,7 @@ impl Server {
         for number in passes {
             if let Some(served) = self.channels.get(&number) {
                 self.copies.pass(number, &served.channel, handler);
+                handler.ends();
             }
         }
         for number in leaves {

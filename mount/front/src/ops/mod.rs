@@ -22,6 +22,7 @@ mod asking;
 mod attributes;
 mod contents;
 mod entries;
+pub mod merged;
 pub mod programs;
 mod replacing;
 

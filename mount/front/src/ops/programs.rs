@@ -24,6 +24,7 @@ use cairnfs_disk::types::{Attr, FileKind, RenameMode, SetAttr, SetTime, Time};
 use crate::admission::Purpose;
 use crate::convert::{Refusal, file_attr};
 use crate::ops::entries::{inherit, make};
+use crate::ops::merged::Merged;
 use crate::ops::{Found, NewEntry, Ops, Outcome, caught};
 use crate::person::{Person, SEARCH, WRITE};
 use crate::program_files::{DOOR, ProgramFile, door_attr};
@@ -38,7 +39,7 @@ const ARRIVAL: Duration = Duration::from_micros(50);
 const TARGET_MAX: usize = 4095;
 
 /// Why a request is not done.
-enum Not {
+pub(super) enum Not {
     /// The kernel is asked.
     Mine(Why),
     /// It fails.
@@ -57,7 +58,7 @@ impl From<Refusal> for Not {
     }
 }
 
-type Done<T> = Result<T, Not>;
+pub(super) type Done<T> = Result<T, Not>;
 
 fn not<T>(why: Why) -> Done<T> {
     Err(Not::Mine(why))
@@ -80,7 +81,7 @@ struct At<'p> {
 }
 
 /// A request that is under way.
-struct Serving<'o> {
+pub(super) struct Serving<'o> {
     ops: &'o Ops,
     program: &'o Program,
     /// Directories that the kernel knows and whose attributes have changed.
@@ -91,15 +92,19 @@ struct Serving<'o> {
 
 impl Ops {
     /// Answers a request of a program, which may not wait for the answer to one that it has `deferred`.
+    /// `merged` is what [`Self::set_merged`] has still to do, behind the last request at the latest.
     pub fn serve_program(
         &self,
         program: &Program,
         (request, deferred): (&[u8], bool),
+        merged: &mut Option<Merged>,
         reply: &mut Vec<u8>,
     ) {
         let served = match Request::parse(request) {
             None => not(Why::Call),
+            Some(request) if deferred && self.merges(program, &request, merged) => Ok(Vec::new()),
             Some(request) => {
+                self.set_merged(merged);
                 let mut served = self.served(program, &request);
                 if deferred {
                     if let Err(Not::Mine(Why::Trouble) | Not::Failed(_)) = served {
@@ -244,7 +249,7 @@ fn give_back(file: ProgramFile) {
 }
 
 impl<'o> Serving<'o> {
-    fn new(ops: &'o Ops, program: &'o Program) -> Self {
+    pub(super) fn new(ops: &'o Ops, program: &'o Program) -> Self {
         Self {
             ops,
             program,
@@ -254,7 +259,7 @@ impl<'o> Serving<'o> {
     }
 
     fn serve(&mut self, request: &Request<'_>) -> Done<Vec<u64>> {
-        let [a, b, c, d, e] = request.args;
+        let [a, b, c, d, _] = request.args;
         let (path, other) = (request.text, request.other);
         let nothing = |()| Vec::new();
         match request.op {
@@ -263,34 +268,17 @@ impl<'o> Serving<'o> {
             Op::Symlink => self.symlink((a, path), other).map(nothing),
             Op::Remove => self.remove((a, path), b != 0).map(nothing),
             Op::Rename => self.rename((a, path), (b, other), c).map(nothing),
-            Op::Chmod => self
-                .inode((a, path))
-                .and_then(|i| self.chmod(i, b))
-                .map(nothing),
-            Op::Chown => self
-                .inode((a, path))
-                .and_then(|i| self.chown(i, b, c))
-                .map(nothing),
-            Op::Utimens => {
-                let times = [(b, c), (d, e)];
-                self.inode((a, path))
-                    .and_then(|i| self.utimens(i, times))
-                    .map(nothing)
+            Op::Chmod | Op::Chown | Op::Utimens => {
+                let inode = self.inode((a, path))?;
+                self.set(&inode, request).map(nothing)
             }
             Op::Write => self.write(a, b, path).map(|len| vec![len]),
             Op::Truncate => self.truncate(a, b).map(nothing),
             Op::Seek => self.seek(a, b.cast_signed(), c).map(|offset| vec![offset]),
             Op::Stat => self.stat(a).map(|stat| stat.words().to_vec()),
-            Op::FileChmod => self.attr_of(a).and_then(|i| self.chmod(i, b)).map(nothing),
-            Op::FileChown => self
-                .attr_of(a)
-                .and_then(|i| self.chown(i, b, c))
-                .map(nothing),
-            Op::FileUtimens => {
-                let times = [(b, c), (d, e)];
-                self.attr_of(a)
-                    .and_then(|i| self.utimens(i, times))
-                    .map(nothing)
+            Op::FileChmod | Op::FileChown | Op::FileUtimens => {
+                let inode = self.attr_of(a)?;
+                self.set(&inode, request).map(nothing)
             }
             Op::Leave => self.leave(a).map(|offset| vec![offset]),
             Op::Close => {
@@ -536,25 +524,40 @@ impl<'o> Serving<'o> {
         }
     }
 
-    fn set(&self, inode: &Attr, set: SetAttr) -> Done<()> {
+    fn set(&self, inode: &Attr, request: &Request<'_>) -> Done<()> {
+        let set = self.file_set(inode, request)?;
+        self.set_as(inode, set)
+    }
+
+    fn set_as(&self, inode: &Attr, set: SetAttr) -> Done<()> {
         let caller = self.program.person.caller();
         self.ops.setattr(caller, inode.ino, set)?;
         Ok(())
     }
 
-    fn chmod(&self, inode: Attr, mode: u64) -> Done<()> {
-        if (mode | u64::from(inode.mode)) & 0o6000 != 0 || !self.program.person.owns(&inode) {
+    /// What a request sets of an inode, by path or by file.
+    pub(super) fn file_set(&self, inode: &Attr, request: &Request<'_>) -> Done<SetAttr> {
+        let [_, b, c, d, e] = request.args;
+        match request.op {
+            Op::Chmod | Op::FileChmod => self.mode_set(inode, b),
+            Op::Chown | Op::FileChown => self.owner_set(inode, b, c),
+            Op::Utimens | Op::FileUtimens => self.times_set(inode, [(b, c), (d, e)]),
+            _ => not(Why::Call),
+        }
+    }
+
+    fn mode_set(&self, inode: &Attr, mode: u64) -> Done<SetAttr> {
+        if (mode | u64::from(inode.mode)) & 0o6000 != 0 || !self.program.person.owns(inode) {
             return not(Why::Permission);
         }
         let mode = Some(mode as u32 & 0o1777);
-        let set = SetAttr {
+        Ok(SetAttr {
             mode,
             ..SetAttr::default()
-        };
-        self.set(&inode, set)
+        })
     }
 
-    fn chown(&self, inode: Attr, uid: u64, gid: u64) -> Done<()> {
+    fn owner_set(&self, inode: &Attr, uid: u64, gid: u64) -> Done<SetAttr> {
         let id = |id: u64| match id {
             NONE => Ok(None),
             id => u32::try_from(id).map(Some).or(not(Why::Call)),
@@ -564,15 +567,14 @@ impl<'o> Serving<'o> {
         if none || inode.mode & 0o6000 != 0 || !self.program.person.is_super() {
             return not(Why::Permission);
         }
-        let set = SetAttr {
+        Ok(SetAttr {
             uid,
             gid,
             ..SetAttr::default()
-        };
-        self.set(&inode, set)
+        })
     }
 
-    fn utimens(&self, inode: Attr, [access, change]: [(u64, u64); 2]) -> Done<()> {
+    fn times_set(&self, inode: &Attr, [access, change]: [(u64, u64); 2]) -> Done<SetAttr> {
         let time = |(secs, nanos): (u64, u64)| match nanos {
             call::OMIT => Ok(None),
             call::NOW => Ok(Some(SetTime::Now)),
@@ -583,15 +585,14 @@ impl<'o> Serving<'o> {
             _ => not(Why::Call),
         };
         let (atime, mtime) = (time(access)?, time(change)?);
-        if atime.is_none() && mtime.is_none() || !self.program.person.owns(&inode) {
+        if atime.is_none() && mtime.is_none() || !self.program.person.owns(inode) {
             return not(Why::Permission);
         }
-        let set = SetAttr {
+        Ok(SetAttr {
             atime,
             mtime,
             ..SetAttr::default()
-        };
-        self.set(&inode, set)
+        })
     }
 
     /// A file that the program has open and the kernel does not know.
@@ -654,7 +655,7 @@ impl<'o> Serving<'o> {
             size,
             ..SetAttr::default()
         };
-        self.set(&attr, set)
+        self.set_as(&attr, set)
     }
 
     fn seek(&self, number: u64, offset: i64, whence: u64) -> Done<u64> {
