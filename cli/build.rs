@@ -21,7 +21,7 @@ fn main() {
 fn commit() -> Option<String> {
     let top = git(&["rev-parse", "--show-toplevel"])?;
     let top = Path::new(&top).canonicalize().ok()?;
-    let ours = Path::new("../..").canonicalize().ok()?;
+    let ours = Path::new("..").canonicalize().ok()?;
     // An unpacked source archive may be inside the repository of another project.
     if top != ours {
         return None;

@@ -69,7 +69,7 @@ fn version_names_the_commit() {
     let version_text = cairnfs(&["-V"]).stdout;
     let version_text = String::from_utf8_lossy(&version_text);
     let version = concat!("cairnfs ", env!("CARGO_PKG_VERSION"));
-    let top = std::path::Path::new("../..").canonicalize().unwrap();
+    let top = std::path::Path::new("..").canonicalize().unwrap();
     let ours = git(&["rev-parse", "--show-toplevel"]).is_some_and(|dir| top == *dir);
     // In an unpacked archive only the version is known.
     match git(&["rev-parse", "--short=12", "HEAD"]).filter(|_| ours) {

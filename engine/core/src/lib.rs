@@ -11,7 +11,7 @@ pub mod index;
 mod inode;
 mod journal;
 pub mod refs;
-mod source;
+pub mod source;
 mod space;
 pub mod txn;
 mod values;

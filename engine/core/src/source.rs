@@ -2,8 +2,10 @@
 //!
 //! Uses errors and types. With a seed both depend only on the seed and the number of
 //! requests, so that the same calls write the same bytes to the device. A volume uses only one of
-//! the system's clocks: successive times never decrease, unless the clock is set.
+//! the system's clocks: successive times never decrease, unless the clock is set. A thread that does
+//! many things which were all asked for before may do them [at one time](at_one_time).
 
+use std::cell::Cell;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -19,6 +21,35 @@ use cairnfs_disk::types::Time;
 
 /// First second of a seeded clock, in March 2026.
 const SEEDED_EPOCH: i64 = 1_772_600_000;
+
+thread_local! {
+    static ONE_TIME: Cell<OneTime> = const { Cell::new(OneTime::Off) };
+}
+
+#[derive(Debug, Clone, Copy)]
+enum OneTime {
+    /// Each request is told the time.
+    Off,
+    /// The next request is told the time, and those after it the same.
+    Next,
+    Is(Time),
+}
+
+/// Until the returned value is dropped, the kernel's clock tells this thread one time, that of its first
+/// request: reading that clock takes two system calls. Nothing may be done meanwhile that was asked for later.
+pub fn at_one_time() -> AtOneTime {
+    ONE_TIME.set(OneTime::Next);
+    AtOneTime(())
+}
+
+/// See [`at_one_time`].
+pub struct AtOneTime(());
+
+impl Drop for AtOneTime {
+    fn drop(&mut self) {
+        ONE_TIME.set(OneTime::Off);
+    }
+}
 
 /// A source of times and random numbers.
 #[derive(Debug)]
@@ -63,7 +94,15 @@ impl Source {
     pub fn now(&self) -> Time {
         match self {
             Source::System => Time::now(),
-            Source::Kernel(stamp) => stamp.now(),
+            Source::Kernel(stamp) => match ONE_TIME.get() {
+                OneTime::Is(time) => time,
+                OneTime::Off => stamp.now(),
+                OneTime::Next => {
+                    let time = stamp.now();
+                    ONE_TIME.set(OneTime::Is(time));
+                    time
+                }
+            },
             Source::Seeded { asked, .. } => {
                 let micros = asked.fetch_add(1, Ordering::Relaxed);
                 Time {
@@ -136,6 +175,20 @@ impl Stamp {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_was_asked_for_before_has_one_time() {
+        let source = Source::new(None).with_kernel_clock().unwrap();
+        let before = source.now();
+        let held = at_one_time();
+        let first = source.now();
+        // Until the clock goes on.
+        let other = Source::new(None).with_kernel_clock().unwrap();
+        while std::thread::scope(|s| s.spawn(|| other.now()).join().unwrap()) == first {}
+        assert_eq!(source.now(), first);
+        drop(held);
+        assert!(before <= first && first < source.now());
+    }
 
     fn memory_file() -> OwnedFd {
         memfd_create(c"test", MemfdFlags::CLOEXEC).unwrap()

@@ -8,7 +8,7 @@
 use crate::PAYLOAD;
 
 /// The version of requests and replies; both ends must have the same.
-pub const VERSION: u64 = 1;
+pub const VERSION: u64 = 2;
 /// Words of a request.
 pub const WORDS: usize = 8;
 /// Words of a reply behind its status.
@@ -31,7 +31,7 @@ pub const NOW: u64 = u64::MAX - 1;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u64)]
 pub enum Op {
-    /// base, flags of open(2), mode, umask; path. Answer: file.
+    /// base, flags of open(2), mode, umask; path. Answer: file, a [`Lease`].
     Create = 1,
     /// base, mode, umask; path.
     Mkdir,
@@ -62,7 +62,8 @@ pub enum Op {
     /// file, and times as [`Op::Utimens`].
     FileUtimens,
     /// file: a descriptor of the kernel shall take its place. Answer: offset. From then on it can be
-    /// opened by its number in the door, and [`Op::Close`] is still to come.
+    /// opened by its number in the door, and [`Op::Close`] is still to come. [`NONE`]: its lease has just
+    /// ended, and the program asks again, behind what it has deferred.
     Leave,
     /// file.
     Close,
@@ -94,6 +95,31 @@ impl Op {
     pub fn of(number: u64) -> Option<Self> {
         let at = usize::try_from(number).ok()?.checked_sub(1)?;
         Self::ALL.get(at).copied()
+    }
+}
+
+/// What a program may defer on a file that it has made: [`Op::Write`], [`Op::FileChmod`] and
+/// [`Op::FileUtimens`] that cannot fail, and perhaps [`Op::FileChown`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lease {
+    /// The epoch of the channel for which it holds.
+    pub epoch: u64,
+    /// Whether the owner may be changed, too.
+    pub owner: bool,
+}
+
+impl Lease {
+    /// As a word; 0: none.
+    pub fn word(lease: Option<Self>) -> u64 {
+        lease.map_or(0, |Self { epoch, owner }| epoch << 1 | u64::from(owner))
+    }
+
+    /// From a word.
+    pub fn of(word: u64) -> Option<Self> {
+        (word != 0).then_some(Self {
+            epoch: word >> 1,
+            owner: word & 1 != 0,
+        })
     }
 }
 

@@ -1,7 +1,8 @@
 //! The program's end of a channel.
 //!
 //! Any thread and any signal handler may call; each call has a slot of its own. If all slots are taken,
-//! or the daemon does not answer any more, the call fails, and the program asks the kernel instead.
+//! or the daemon does not answer any more, the call fails, and the program asks the kernel instead. A
+//! deferred call keeps its slot until the daemon has carried it out.
 
 use std::fmt;
 use std::io;
@@ -11,7 +12,7 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
 
-use crate::region::{Region, Slot, state};
+use crate::region::{DEFERRED, Region, Slot, state};
 use crate::wait::{Patience, look, sleep};
 
 /// After so much sleep a caller asks whether the daemon is still there.
@@ -37,6 +38,18 @@ impl fmt::Display for Gone {
 
 impl std::error::Error for Gone {}
 
+/// What became of a call that may be deferred.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Deferred {
+    /// The daemon will carry it out before anybody can see that it has not.
+    Accepted,
+    /// The lease has ended meanwhile, so the reply was waited for; its length.
+    Answered(usize),
+}
+
+/// From this number of deferred calls on, it is looked which of them are done.
+const MANY: u32 = 8;
+
 /// The program's end of a channel.
 pub struct Client {
     region: Region,
@@ -47,6 +60,8 @@ pub struct Client {
     free: AtomicU64,
     /// A bit for each slot whose reply nobody waits for.
     posted: AtomicU64,
+    /// The turn of the next deferred call.
+    turn: AtomicU64,
     patience: Patience,
 }
 
@@ -66,6 +81,7 @@ impl Client {
             daemon,
             free: AtomicU64::new(u64::MAX),
             posted: AtomicU64::new(0),
+            turn: AtomicU64::new(0),
             patience: Patience::default(),
         })
     }
@@ -88,17 +104,61 @@ impl Client {
         done
     }
 
-    /// Sends a request whose reply nobody needs, and which may be carried out at any time before or after what
-    /// is asked for next. Returns false if it was not made.
+    /// Has the daemon carry out a call later, in turn with the other deferred ones of this program and before
+    /// all calls that are made after this has returned. The caller has a lease of this epoch on the file.
+    ///
+    /// # Errors
+    /// [`Gone`]. With [`Gone::NotAsked`] the caller asks by [`Self::call`]: the lease has ended, or too many
+    /// calls are deferred.
+    pub fn defer(&self, epoch: u64, request: &[&[u8]], reply: &mut [u8]) -> Result<Deferred, Gone> {
+        let now = || self.region.epoch.load(Ordering::SeqCst);
+        if now() != epoch || !self.has_turn() {
+            return Err(Gone::NotAsked);
+        }
+        let (number, slot) = self.put_deferred(request).ok_or(Gone::NotAsked)?;
+        // The daemon ends an epoch before it looks for deferred calls a last time: either it finds this one
+        // then, or the end is seen here.
+        if now() == epoch {
+            self.posted.fetch_or(1 << number, Ordering::Release);
+            return Ok(Deferred::Accepted);
+        }
+        let len = self.await_reply(slot).map(|()| slot.take(reply))?;
+        slot.state.store(state::FREE, Ordering::Relaxed);
+        self.free.fetch_or(1 << number, Ordering::Release);
+        Ok(Deferred::Answered(len))
+    }
+
+    /// As [`Self::defer`], for a call that needs no lease and whose reply nobody needs. Returns false if it
+    /// was not made.
     pub fn post(&self, request: &[&[u8]]) -> bool {
-        let Some(number) = self.take_slot() else {
-            return false;
-        };
-        let slot = self.region.slots.get(number as usize);
-        let asked = slot.is_some_and(|slot| self.ask(slot, number, request));
-        let to = if asked { &self.posted } else { &self.free };
-        to.fetch_or(1 << number, Ordering::Release);
-        asked
+        let put = self.put_deferred(request);
+        if let Some((number, _)) = put {
+            self.posted.fetch_or(1 << number, Ordering::Release);
+        }
+        put.is_some()
+    }
+
+    /// Whether another call may be deferred.
+    fn has_turn(&self) -> bool {
+        let is_full = || self.posted.load(Ordering::Relaxed).count_ones() as usize >= DEFERRED;
+        if is_full() {
+            self.reclaim();
+        }
+        !is_full()
+    }
+
+    /// Makes a deferred request in a slot that stays taken; `None` if there is none, or it is too long.
+    fn put_deferred(&self, request: &[&[u8]]) -> Option<(u32, &Slot)> {
+        let number = self.take_slot()?;
+        let slot = self.region.slots.get(number as usize)?;
+        if !slot.put(request) {
+            self.free.fetch_or(1 << number, Ordering::Release);
+            return None;
+        }
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+        slot.turn.store(turn, Ordering::Relaxed);
+        self.tell(slot, number, &self.region.deferred);
+        Some((number, slot))
     }
 
     /// Frees the slots of requests that nobody waits for and that are answered.
@@ -122,7 +182,9 @@ impl Client {
 
     /// A free slot, if there is one: the first, so that few calls use little memory.
     fn take_slot(&self) -> Option<u32> {
-        self.reclaim();
+        if self.posted.load(Ordering::Relaxed).count_ones() >= MANY {
+            self.reclaim();
+        }
         let mut free = self.free.load(Ordering::Relaxed);
         loop {
             let number = free.trailing_zeros();
@@ -158,12 +220,17 @@ impl Client {
         if !slot.put(request) {
             return false;
         }
+        self.tell(slot, number, &self.region.pending);
+        true
+    }
+
+    /// Tells the daemon that there is a request in a slot.
+    fn tell(&self, slot: &Slot, number: u32, to: &AtomicU64) {
         slot.state.store(state::ASKED, Ordering::Release);
-        self.region.pending.fetch_or(1 << number, Ordering::SeqCst);
+        to.fetch_or(1 << number, Ordering::SeqCst);
         if self.region.asleep.load(Ordering::SeqCst) != 0 {
             self.ring();
         }
-        true
     }
 
     /// Wakes the daemon, unless another thread does it.

@@ -26,23 +26,40 @@
 //! 3. The daemon sleeps on a channel only after it has set `asleep` and found `pending` empty behind that;
 //!    a program that sets a bit and then finds `asleep` rings the doorbell. So no request waits unseen.
 //!
+//! # Deferred calls
+//!
+//! A call that cannot fail need not be waited for: the daemon carries it out before anybody can see that it
+//! has not. A program has a *lease* on a file as long as nobody but the program can reach the file except by
+//! the daemon, which then carries out what was deferred first. A lease ends with the *epoch* of its channel.
+//!
+//! 1. Deferred calls of a program are carried out in the order of their turns, and before any call that is
+//!    made after one of them has returned, by whatever program.
+//! 2. The program looks at the epoch after it has set the bit in `deferred`. If the epoch has ended, it waits
+//!    for the reply as for that of any call, which may be that nothing was done.
+//! 3. The daemon ends an epoch, then carries out what is deferred, and then lets others at the file
+//!    ([`Joiner::end_leases`]). By 2, whatever it finds after that is waited for.
+//!
+//! The daemon waits for no program in this: a deferred call is complete when its bit is set.
+//!
 //! The library that is loaded into programs uses [`Client`] only, which allocates nothing after it was
 //! made, starts no thread, and can be used in a signal handler.
 
 pub mod call;
 mod client;
 mod region;
+mod served;
 mod server;
 pub mod wait;
 
-pub use client::{Client, Gone};
-pub use region::{PAYLOAD, SLOTS};
-pub use server::{DaemonEnd, Handler, Joiner, Server};
+pub use client::{Client, Deferred, Gone};
+pub use region::{DEFERRED, PAYLOAD, SLOTS};
+pub use served::DaemonEnd;
+pub use server::{Handler, Joiner, Server};
 
 /// The two ends of a channel, as the daemon makes them; the program's end is passed over a socket.
 pub struct Ends {
     /// The end of the daemon.
-    pub daemon: DaemonEnd,
+    pub daemon: std::sync::Arc<DaemonEnd>,
     /// The memory of the program's end.
     pub memory: std::os::fd::OwnedFd,
     /// The doorbell of the program's end.
@@ -58,7 +75,10 @@ pub fn channel() -> std::io::Result<Ends> {
     let memory = region::make()?;
     let doorbell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
     Ok(Ends {
-        daemon: DaemonEnd::new(region::Region::map(&memory)?, doorbell.try_clone()?),
+        daemon: std::sync::Arc::new(DaemonEnd::new(
+            region::Region::map(&memory)?,
+            doorbell.try_clone()?,
+        )),
         memory,
         doorbell,
     })

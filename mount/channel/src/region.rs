@@ -15,12 +15,17 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 /// Slots of a channel: calls that its program can have under way.
 pub const SLOTS: usize = 64;
+/// Most calls of a program that are deferred at one time.
+pub const DEFERRED: usize = 24;
 /// Largest number of bytes of a request or a reply.
 pub const PAYLOAD: usize = 16 << 10;
 
+/// The first epoch of leases.
+pub const FIRST_EPOCH: u64 = 1;
+
 const WORD: usize = 8;
 /// Changes with the layout, and with the meaning of requests.
-const MAGIC: u64 = u64::from_le_bytes(*b"CFSchan1");
+const MAGIC: u64 = u64::from_le_bytes(*b"CFSchan2");
 
 /// The states of a slot, see the life of a slot in the crate's documentation.
 pub mod state {
@@ -53,6 +58,8 @@ pub struct Slot {
     pub state: AtomicU32,
     /// Bytes of the payload.
     len: AtomicU32,
+    /// The place of a deferred call among those of its program.
+    pub turn: AtomicU64,
     payload: [AtomicU64; PAYLOAD / WORD],
 }
 
@@ -112,6 +119,10 @@ pub struct Shared {
     pub asleep: Line<AtomicU32>,
     /// A bit for each slot with a request that the daemon has not taken.
     pub pending: Line<AtomicU64>,
+    /// The same for deferred calls.
+    pub deferred: Line<AtomicU64>,
+    /// The epoch of the program's leases. Written by the daemon.
+    pub epoch: Line<AtomicU64>,
     /// The slots.
     pub slots: [Slot; SLOTS],
 }
@@ -139,6 +150,7 @@ pub(crate) fn make() -> io::Result<OwnedFd> {
     )?;
     let region = Region::map(&memory)?;
     region.asleep.store(1, Ordering::Relaxed);
+    region.epoch.store(FIRST_EPOCH, Ordering::Relaxed);
     region.magic.store(MAGIC, Ordering::Release);
     Ok(memory)
 }

@@ -55,6 +55,7 @@ impl End {
 
 impl Ending for End {
     fn cut_off(&self) {
+        let _no_leases = self.ops.deferrals().suspend();
         self.ops.take_all();
         self.finish();
         self.ops.admission().shut();

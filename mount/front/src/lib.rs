@@ -17,6 +17,7 @@ pub mod caller;
 mod connections;
 pub mod control;
 pub mod convert;
+mod deferrals;
 pub mod descriptors;
 pub mod elsewhere;
 pub mod ending;

@@ -9,7 +9,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use cairnfs::fs::FileSystem;
 use cairnfs_disk::types::{Attr, FileKind, Flags, Time};
@@ -35,12 +35,33 @@ pub(crate) struct ProgramFile {
     pub append: bool,
     /// Whether a descriptor of the kernel takes its place.
     pub left: bool,
+    /// The epoch of the lease that the program has got on it.
+    pub lease: Option<u64>,
+}
+
+#[derive(Default)]
+struct Files {
+    by_number: HashMap<u64, ProgramFile>,
+    /// The numbers of those with a lease, by inode. Each was made by its program, so no other file has it.
+    leased: HashMap<u64, u64>,
+}
+
+impl Files {
+    fn remove(&mut self, number: u64) -> Option<ProgramFile> {
+        let file = self.by_number.remove(&number)?;
+        if file.lease.is_some() {
+            self.leased.remove(&file.ino);
+        }
+        Some(file)
+    }
 }
 
 /// The files that programs have open.
 #[derive(Default)]
 pub(crate) struct ProgramFiles {
-    files: Mutex<HashMap<u64, ProgramFile>>,
+    files: Mutex<Files>,
+    /// How many have a lease.
+    leased: AtomicUsize,
     last: AtomicU64,
     door: String,
 }
@@ -66,7 +87,7 @@ impl ProgramFiles {
 
     /// Whether a program may open another one.
     pub fn has_room(&self, channel: u64) -> bool {
-        let files = self.files.lock();
+        let files = &self.files.lock().by_number;
         let its = || files.values().filter(|f| f.channel == channel).count();
         files.len() < MOST || files.len() < MOST_OF_ALL && its() < MOST
     }
@@ -74,20 +95,25 @@ impl ProgramFiles {
     /// Adds a file whose use was taken; returns its number.
     pub fn add(&self, file: ProgramFile) -> u64 {
         let number = self.last.fetch_add(1, Ordering::Relaxed) + 1;
-        self.files.lock().insert(number, file);
+        let mut files = self.files.lock();
+        if file.lease.is_some() {
+            files.leased.insert(file.ino, number);
+        }
+        files.by_number.insert(number, file);
+        self.leased.store(files.leased.len(), Ordering::SeqCst);
         number
     }
 
     /// An open file of a program, unless it has left it.
     pub fn get(&self, channel: u64, number: u64) -> Option<ProgramFile> {
         let files = self.files.lock();
-        let file = files.get(&number)?;
+        let file = files.by_number.get(&number)?;
         (file.channel == channel && !file.left).then(|| file.clone())
     }
 
     /// Moves the offset of a file.
     pub fn seek(&self, number: u64, offset: u64) {
-        if let Some(file) = self.files.lock().get_mut(&number) {
+        if let Some(file) = self.files.lock().by_number.get_mut(&number) {
             file.offset = offset;
         }
     }
@@ -95,30 +121,56 @@ impl ProgramFiles {
     /// A program leaves a file to the kernel; returns its offset.
     pub fn leave(&self, channel: u64, number: u64) -> Option<u64> {
         let mut files = self.files.lock();
-        let file = files.get_mut(&number).filter(|f| f.channel == channel)?;
+        let file = files.by_number.get_mut(&number);
+        let file = file.filter(|f| f.channel == channel)?;
         file.left = true;
         Some(file.offset)
+    }
+
+    /// Whether a program has got a lease on any file.
+    pub fn has_leases(&self) -> bool {
+        self.leased.load(Ordering::SeqCst) > 0
+    }
+
+    /// The channel and the epoch of a lease on the file that has this inode in a tree.
+    pub fn lease_on(&self, fs: &Arc<FileSystem>, ino: u64) -> Option<(u64, u64)> {
+        let files = self.files.lock();
+        let file = files.by_number.get(files.leased.get(&ino)?)?;
+        let is_its = Arc::ptr_eq(&file.fs, fs) && file.ino == ino;
+        Some((file.channel, file.lease.filter(|_| is_its)?))
     }
 
     /// The file that a name in the door means.
     pub fn behind(&self, name: &[u8]) -> Option<ProgramFile> {
         let number = std::str::from_utf8(name).ok()?.parse().ok()?;
-        let files = self.files.lock();
+        let files = &self.files.lock().by_number;
         files.get(&number).filter(|file| file.left).cloned()
     }
 
     /// Removes a file, whose use the caller gives back.
     pub fn close(&self, channel: u64, number: u64) -> Option<ProgramFile> {
         let mut files = self.files.lock();
-        files.get(&number).filter(|f| f.channel == channel)?;
-        files.remove(&number)
+        files
+            .by_number
+            .get(&number)
+            .filter(|f| f.channel == channel)?;
+        let closed = files.remove(number);
+        self.leased.store(files.leased.len(), Ordering::SeqCst);
+        closed
     }
 
     /// Removes all files, or those of one program; the caller gives their uses back.
     pub fn take(&self, channel: Option<u64>) -> Vec<ProgramFile> {
         let mut files = self.files.lock();
-        let taken = files.extract_if(|_, f| channel.is_none_or(|channel| f.channel == channel));
-        taken.map(|(_, file)| file).collect()
+        let is_its = |f: &ProgramFile| channel.is_none_or(|channel| f.channel == channel);
+        let all = files.by_number.iter();
+        let numbers: Vec<u64> = all.filter(|(_, f)| is_its(f)).map(|(n, _)| *n).collect();
+        let taken = numbers
+            .into_iter()
+            .filter_map(|n| files.remove(n))
+            .collect();
+        self.leased.store(files.leased.len(), Ordering::SeqCst);
+        taken
     }
 }
 

@@ -13,9 +13,11 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
 use cairnfs_channel::{Handler, Joiner, Server, channel};
+use cairnfs_core::source::{AtOneTime, at_one_time};
 use parking_lot::{Mutex, RwLock};
 
 use crate::ops::Ops;
+use crate::ops::merged::Merged;
 use crate::ops::programs::Program;
 use crate::person::Person;
 
@@ -45,15 +47,32 @@ pub struct Programs {
 struct Answers {
     ops: Arc<Ops>,
     programs: Known,
+    time: Option<AtOneTime>,
+    merged: Option<Merged>,
 }
 
 impl Handler for Answers {
-    fn handle(&mut self, channel: u64, request: &[u8], reply: &mut Vec<u8>) {
+    fn handle(&mut self, channel: u64, request: &[u8], deferred: bool, reply: &mut Vec<u8>) {
         let programs = self.programs.read();
         let program = programs.as_ref().and_then(|known| known.get(&channel));
         if let Some((program, _)) = program {
-            self.ops.serve_program(program, request, reply);
+            let request = (request, deferred);
+            self.ops
+                .serve_program(program, request, &mut self.merged, reply);
         }
+    }
+
+    fn begins(&mut self) {
+        self.time = None;
+        self.time = Some(at_one_time());
+    }
+
+    fn is_passed(&mut self) {
+        self.ops.set_merged(&mut self.merged);
+    }
+
+    fn ends(&mut self) {
+        self.time = None;
     }
 }
 
@@ -95,7 +114,9 @@ impl Programs {
         let Some(known) = &mut *programs else {
             return Err(io::ErrorKind::NotConnected.into());
         };
-        let channel = joiner.join(ends.daemon);
+        let channel = joiner.join(Arc::clone(&ends.daemon));
+        let deferrals = self.ops.deferrals();
+        deferrals.add(channel, ends.daemon, joiner.clone());
         known.insert(channel, (Program { person, channel }, connection));
         Ok(Joined {
             channel,
@@ -111,6 +132,8 @@ impl Programs {
         let mut answers = Answers {
             ops: Arc::clone(&self.ops),
             programs: Arc::clone(&self.programs),
+            time: None,
+            merged: None,
         };
         let thread = thread::Builder::new().name("cairnfs-programs".into());
         let thread = thread.spawn(move || {
@@ -123,6 +146,7 @@ impl Programs {
 
     /// A program has ended, or has closed its connection.
     pub fn leave(&self, channel: u64) {
+        self.ops.deferrals().remove(channel);
         if let Some((joiner, _)) = &*self.thread.lock() {
             joiner.leave(channel);
         }

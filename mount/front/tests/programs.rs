@@ -107,7 +107,8 @@ impl Stand {
         let padding = vec![0; text.len().next_multiple_of(8) - text.len()];
         let bytes = [&request.head()[..], text, &padding, other].concat();
         let mut reply = Vec::new();
-        self.ops.serve_program(program, &bytes, &mut reply);
+        self.ops
+            .serve_program(program, (&bytes, false), &mut None, &mut reply);
         match parse_reply(&reply).unwrap() {
             (Status::Done, words) => Ok(words),
             (Status::NotMine, [why, ..]) => Err(Why::of(why).unwrap()),
@@ -527,7 +528,9 @@ fn requests_that_are_none_are_answered() {
             bytes.extend(word.to_le_bytes());
         }
         let mut reply = Vec::new();
-        stand.ops.serve_program(&stand.program, &bytes, &mut reply);
+        stand
+            .ops
+            .serve_program(&stand.program, (&bytes, false), &mut None, &mut reply);
         assert!(parse_reply(&reply).is_some());
     }
 }

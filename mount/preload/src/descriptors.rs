@@ -3,7 +3,7 @@
 use std::ffi::{c_int, c_void};
 use std::slice;
 
-use cairnfs_channel::call::{ANSWER, NONE, Op, Stat, WRITE_MAX};
+use cairnfs_channel::call::{self, ANSWER, Lease, NONE, Op, Request, Stat, WRITE_MAX};
 use libc::{gid_t, iovec, mode_t, off_t, off64_t, size_t, ssize_t, stat, timespec, timeval, uid_t};
 
 use crate::files::{self, File};
@@ -13,6 +13,9 @@ use crate::raw::fail;
 use crate::session::{self, Not};
 use crate::times::{id, time_words, timeval_words};
 
+/// Writes up to here are far from the largest size of a file.
+const MOST_OFFSET: u64 = 1 << 40;
+
 /// Has the daemon do something with the file of a placeholder. `None`: a descriptor of the kernel is there
 /// now, or always was.
 fn ask(fd: c_int, op: Op, args: [u64; 4], bytes: &[u8]) -> Option<Result<[u64; ANSWER], c_int>> {
@@ -21,13 +24,40 @@ fn ask(fd: c_int, op: Op, args: [u64; 4], bytes: &[u8]) -> Option<Result<[u64; A
     }
     let File { mount, number } = files::get(fd)?;
     let [b, c, d, e] = args;
-    match session::call(mount, op, [number, b, c, d, e], bytes) {
+    let request = Request {
+        op,
+        args: [number, b, c, d, e],
+        text: bytes,
+        other: &[],
+    };
+    let session = session::get(mount);
+    let lease = files::lease(fd).filter(|lease| cannot_fail(fd, *lease, &request));
+    let done = match (session, lease) {
+        (None, _) => Err(Not::Mine),
+        (Some(session), None) => session.call(&request),
+        (Some(session), Some(lease)) => session.defer(lease, &request, bytes.len() as u64),
+    };
+    match done {
         Ok(words) => Some(Ok(words)),
         Err(Not::Failed(errno)) => Some(Err(fail(errno))),
         Err(Not::Mine) => match files::swap(fd) {
             Ok(()) => None,
             Err(errno) => Some(Err(fail(errno))),
         },
+    }
+}
+
+/// Whether a call is one that a lease permits to defer, and cannot fail: the program has made the file, so it
+/// owns it, and what might be refused for another reason is asked.
+fn cannot_fail(fd: c_int, lease: Lease, request: &Request<'_>) -> bool {
+    let [_, b, c, _, e] = request.args;
+    let is_time = |nanos| nanos < 1_000_000_000 || nanos == call::NOW || nanos == call::OMIT;
+    match request.op {
+        Op::Write => files::is_writable(fd) && (b == NONE || b <= MOST_OFFSET),
+        Op::FileChmod => b & !0o777 == 0,
+        Op::FileChown => lease.owner && (b, c) != (NONE, NONE),
+        Op::FileUtimens => is_time(c) && is_time(e) && (c, e) != (call::OMIT, call::OMIT),
+        _ => false,
     }
 }
 
@@ -121,12 +151,25 @@ fn seek(fd: c_int, offset: i64, whence: c_int) -> Option<i64> {
         0,
     ];
     Some(match ask(fd, Op::Seek, words, &[])? {
-        Ok([at, ..]) => at.cast_signed(),
+        Ok([at, ..]) => {
+            is_at(fd, at);
+            at.cast_signed()
+        }
         Err(failed) => failed.into(),
     })
 }
 
+/// A write to a file may begin there from now on: if it could fail, none is deferred.
+fn is_at(fd: c_int, offset: u64) {
+    if offset > MOST_OFFSET {
+        files::end_lease(fd);
+    }
+}
+
 fn truncate(fd: c_int, size: i64) -> Option<c_int> {
+    if let Ok(size) = u64::try_from(size) {
+        is_at(fd, size);
+    }
     match u64::try_from(size) {
         Ok(size) => change(fd, Op::Truncate, [size, 0, 0, 0]),
         Err(_) => swap(fd),

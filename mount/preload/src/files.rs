@@ -11,7 +11,7 @@
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-use cairnfs_channel::call::{Op, Request};
+use cairnfs_channel::call::{Lease, NONE, Op, Request};
 use rustix::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use rustix::fs::{Mode, OFlags, SeekFrom, fcntl_getfl, openat, seek};
 use rustix::io::{DupFlags, Errno, FdFlags, dup3, fcntl_getfd};
@@ -33,6 +33,8 @@ const STATE: u64 = 3;
 static FILES: [AtomicU64; MOST] = [const { AtomicU64::new(0) }; MOST];
 /// The flags of open(2) of each.
 static FLAGS: [AtomicU32; MOST] = [const { AtomicU32::new(0) }; MOST];
+/// The words of their leases.
+static LEASES: [AtomicU64; MOST] = [const { AtomicU64::new(0) }; MOST];
 /// How many there are.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
@@ -66,11 +68,13 @@ fn at(fd: i32) -> Option<&'static AtomicU64> {
 }
 
 /// A descriptor becomes a placeholder. Returns false if its number is too large.
-pub fn add(fd: &OwnedFd, flags: i32, file: File) -> bool {
+pub fn add(fd: &OwnedFd, flags: i32, file: File, lease: u64) -> bool {
     let number = fd.as_raw_fd();
-    let (Some(at), Some(kept)) = (at(number), FLAGS.get(number as usize)) else {
+    let places = (FLAGS.get(number as usize), LEASES.get(number as usize));
+    let (Some(at), (Some(kept), Some(leased))) = (at(number), places) else {
         return false;
     };
+    leased.store(lease, Ordering::Relaxed);
     kept.store((flags & KEPT) as u32, Ordering::Relaxed);
     COUNT.fetch_add(1, Ordering::AcqRel);
     at.store(file.entry(), Ordering::Release);
@@ -130,6 +134,26 @@ pub fn get(fd: i32) -> Option<File> {
         tell_closed(file);
     }
     None
+}
+
+/// What may be deferred on the file of a placeholder.
+pub fn lease(fd: i32) -> Option<Lease> {
+    let word = LEASES.get(usize::try_from(fd).ok()?)?;
+    Lease::of(word.load(Ordering::Relaxed))
+}
+
+/// Nothing more is deferred on the file of a placeholder.
+pub fn end_lease(fd: i32) {
+    if let Some(word) = usize::try_from(fd).ok().and_then(|fd| LEASES.get(fd)) {
+        word.store(0, Ordering::Relaxed);
+    }
+}
+
+/// Whether a placeholder can be written to.
+pub fn is_writable(fd: i32) -> bool {
+    let flags = usize::try_from(fd).ok().and_then(|fd| FLAGS.get(fd));
+    let flags = flags.map_or(0, |flags| flags.load(Ordering::Relaxed) as i32);
+    [libc::O_WRONLY, libc::O_RDWR].contains(&(flags & libc::O_ACCMODE))
 }
 
 /// The daemon closes a file.
@@ -200,8 +224,16 @@ pub fn forget_all() {
 }
 
 fn replace(fd: i32, file: File) -> Result<(), Errno> {
-    let left = session::call(file.mount, Op::Leave, [file.number, 0, 0, 0, 0], &[]);
-    let [offset, ..] = left.map_err(|_| Errno::NOTCONN)?;
+    let leave = || {
+        let left = session::call(file.mount, Op::Leave, [file.number, 0, 0, 0, 0], &[]);
+        left.map_err(|_| Errno::NOTCONN)
+    };
+    let mut left = leave()?;
+    if left.first() == Some(&NONE) {
+        // Behind what other threads have deferred.
+        left = leave()?;
+    }
+    let [offset, ..] = left;
     let session = session::get(file.mount).ok_or(Errno::NOTCONN)?;
     let mut path = Text::<96>::new();
     let fits = path.push(session.door.bytes()) && write!(path, "/{}", file.number).is_ok();

@@ -137,9 +137,9 @@ fn create(dir: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> Option
         other: &[],
     };
     match at.session.call(&request) {
-        Ok([number, ..]) => {
+        Ok([number, lease, ..]) => {
             let mount = at.number;
-            files::add(&placeholder, flags, File { mount, number });
+            files::add(&placeholder, flags, File { mount, number }, lease);
             let fd = placeholder.as_raw_fd();
             std::mem::forget(placeholder);
             Some(fd)

@@ -16,8 +16,8 @@ use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering};
 
-use cairnfs_channel::Client;
-use cairnfs_channel::call::{self, ANSWER, Op, Request, Status, VERSION, Why};
+use cairnfs_channel::call::{self, ANSWER, Lease, Op, Request, Status, VERSION, Why};
+use cairnfs_channel::{Client, Deferred, Gone};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{CWD, Mode, OFlags, SeekFrom, openat, seek};
@@ -40,6 +40,9 @@ const OFF: u32 = 3;
 
 /// Time that the daemon has to give a channel.
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(1);
+
+/// Bytes of the longest reply.
+const REPLY: usize = (1 + ANSWER) * 8;
 
 /// Descriptors of this library have numbers above those of most programs.
 const HIGH: i32 = 960;
@@ -298,29 +301,62 @@ fn hear(socket: &OwnedFd) -> Option<(Text<64>, OwnedFd, OwnedFd)> {
     is_whole.then_some((name, memory, doorbell))
 }
 
+/// What the daemon has answered.
+fn answer(request: &Request<'_>, reply: Option<&[u8]>) -> Result<[u64; ANSWER], Not> {
+    match reply.and_then(call::parse_reply) {
+        Some((Status::Done, words)) => {
+            counters::served(request.op);
+            Ok(words)
+        }
+        Some((Status::NotMine, [why, ..])) => {
+            counters::left(Why::of(why).unwrap_or(Why::Call));
+            Err(Not::Mine)
+        }
+        Some((Status::Failed, [errno, ..])) => {
+            Err(Not::Failed(i32::try_from(errno).unwrap_or(libc::EIO)))
+        }
+        None => Err(Not::Mine),
+    }
+}
+
 impl Session {
     /// Asks the daemon. `None`: the kernel is to be asked.
     pub fn call(&self, request: &Request<'_>) -> Result<[u64; ANSWER], Not> {
-        let mut reply = [0; (1 + ANSWER) * 8];
+        let mut reply = [0; REPLY];
         let parts = [&request.head()[..], request.text, request.other];
-        let Ok(len) = self.client.call(&parts, &mut reply) else {
-            self.breaks();
-            return Err(Not::Mine);
-        };
-        let reply = reply.get(..len).and_then(call::parse_reply);
-        match reply {
-            Some((Status::Done, words)) => {
-                counters::served(request.op);
-                Ok(words)
-            }
-            Some((Status::NotMine, [why, ..])) => {
-                counters::left(Why::of(why).unwrap_or(Why::Call));
+        match self.client.call(&parts, &mut reply) {
+            Ok(len) => answer(request, reply.get(..len)),
+            Err(_) => {
+                self.breaks();
                 Err(Not::Mine)
             }
-            Some((Status::Failed, [errno, ..])) => {
-                Err(Not::Failed(i32::try_from(errno).unwrap_or(libc::EIO)))
+        }
+    }
+
+    /// As [`Self::call`], for a call that cannot fail: it may be carried out later. `done` is what it
+    /// returns then.
+    pub fn defer(
+        &self,
+        lease: Lease,
+        request: &Request<'_>,
+        done: u64,
+    ) -> Result<[u64; ANSWER], Not> {
+        let mut reply = [0; REPLY];
+        let parts = [&request.head()[..], request.text];
+        match self.client.defer(lease.epoch, &parts, &mut reply) {
+            Ok(Deferred::Accepted) => {
+                counters::served(request.op);
+                let mut words = [0; ANSWER];
+                let [first, ..] = &mut words;
+                *first = done;
+                Ok(words)
             }
-            None => Err(Not::Mine),
+            Ok(Deferred::Answered(len)) => answer(request, reply.get(..len)),
+            Err(Gone::NotAsked) => self.call(request),
+            Err(Gone::Unanswered) => {
+                self.breaks();
+                Err(Not::Mine)
+            }
         }
     }
 
@@ -328,6 +364,9 @@ impl Session {
     pub fn post(&self, request: &Request<'_>) {
         if self.client.post(&[&request.head(), request.text]) {
             counters::served(request.op);
+        } else {
+            // There are many deferred calls before it.
+            let _ = self.call(request);
         }
     }
 

@@ -14,6 +14,7 @@
 
 mod access;
 mod allocate;
+mod aside;
 mod attributes;
 mod budget;
 mod checkpoint;
@@ -68,6 +69,8 @@ mod yielding;
 
 use std::sync::Arc;
 
+#[doc(hidden)]
+pub use aside::SetAside;
 #[doc(hidden)]
 pub use drop::ReaderEnds;
 #[doc(hidden)]

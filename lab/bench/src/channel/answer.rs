@@ -25,7 +25,7 @@ const VOLUME: u64 = 4 << 30;
 pub struct Nothing;
 
 impl Handler for Nothing {
-    fn handle(&mut self, _: u64, _: &[u8], reply: &mut Vec<u8>) {
+    fn handle(&mut self, _: u64, _: &[u8], _: bool, reply: &mut Vec<u8>) {
         reply.extend([0; 8]);
     }
 }
@@ -130,7 +130,7 @@ fn take(bytes: &[u8]) -> Option<(u64, &[u8])> {
 }
 
 impl Handler for Engine {
-    fn handle(&mut self, channel: u64, request: &[u8], reply: &mut Vec<u8>) {
+    fn handle(&mut self, channel: u64, request: &[u8], _: bool, reply: &mut Vec<u8>) {
         match self.answer(channel, request, reply) {
             Some(Ok(())) => {}
             failed => eprintln!("cairnfs-bench: a call of client {channel} failed: {failed:?}"),

@@ -45,25 +45,36 @@ impl Ops {
         match name {
             _ if dir == DOOR => Err(Refusal(libc::ENOENT)),
             b"." => self.lookup_node(dir).map(Some),
-            b".." => self.taking(dir, |dir| {
+            b".." => self.taking(dir, None, |dir| {
                 let parent = dir.fs.lookup_parent(dir.ino).map_err(stale)?;
                 Ok(Some(self.found(parent)))
             }),
-            _ => self.taking(dir, |place| match place.fs.lookup(place.ino, name) {
-                Ok(attr) => Ok(Some(self.found(attr))),
-                Err(Error::NotFound) => {
-                    self.dirs.absent(dir, name);
-                    Ok(None)
+            _ => self.taking(dir, Some(name), |place| {
+                match place.fs.lookup(place.ino, name) {
+                    Ok(attr) => Ok(Some(self.found(attr))),
+                    Err(Error::NotFound) => {
+                        self.dirs.absent(dir, name);
+                        Ok(None)
+                    }
+                    Err(e) => Err(e.into()),
                 }
-                Err(e) => Err(e.into()),
             }),
         }
     }
 
     /// Takes a reference to an inode that is found under this id, and no other one, afterwards.
     fn lookup_node(&self, node: u64) -> Outcome<Found> {
-        let _held = self.trees.hold_references();
-        let place = self.trees.place(node)?;
+        let (_held, place) = loop {
+            let held = self.trees.hold_references();
+            let place = self.trees.place(node)?;
+            match self.leased(&place.fs, place.ino) {
+                None => break (held, place),
+                Some(channel) => {
+                    drop(held);
+                    self.deferrals.end_leases(channel);
+                }
+            }
+        };
         let attr = match place.fs.lookup_number(place.ino) {
             Ok(attr) => attr,
             Err(Error::NotFound) => return Err(STALE),
@@ -131,7 +142,7 @@ impl Ops {
         if new.dir == DOOR {
             return self.through_door(new.name);
         }
-        self.taking(new.dir, |dir| {
+        self.taking(new.dir, None, |dir| {
             let (mode, lists) = inherit(dir, &new)?;
             let made = make(dir, &new, (mode, rdev), &lists)?;
             Ok(self.made((new.dir, new.name), made))
@@ -140,7 +151,7 @@ impl Ops {
 
     /// Creates a regular file without a name. Takes a lookup reference.
     pub fn tmpfile(&self, new: NewEntry<'_>) -> Outcome<Found> {
-        self.taking(new.dir, |dir| {
+        self.taking(new.dir, None, |dir| {
             let (mode, lists) = inherit(dir, &new)?;
             let attr = dir.fs.tmpfile(dir.ino, mode, new.caller.creds())?;
             if let Some(list) = &lists.access {
@@ -154,7 +165,7 @@ impl Ops {
 
     /// Creates a directory. Takes a lookup reference.
     pub fn mkdir(&self, new: NewEntry<'_>) -> Outcome<Found> {
-        self.taking(new.dir, |dir| {
+        self.taking(new.dir, None, |dir| {
             let (mode, lists) = inherit(dir, &new)?;
             let mode = libc::S_IFDIR | mode & !libc::S_IFMT;
             let made = make(dir, &new, (mode, 0), &lists)?;
@@ -164,7 +175,7 @@ impl Ops {
 
     /// Creates a symlink. Takes a lookup reference.
     pub fn symlink(&self, caller: Caller, dir: u64, name: &[u8], target: &[u8]) -> Outcome<Found> {
-        self.taking(dir, |place| {
+        self.taking(dir, None, |place| {
             let made = place.fs.symlink(place.ino, name, target, caller.creds())?;
             Ok(self.made((dir, name), made))
         })
@@ -172,7 +183,7 @@ impl Ops {
 
     /// Adds a name to an inode. Takes a lookup reference.
     pub fn link(&self, node: u64, dir: u64, name: &[u8]) -> Outcome<Found> {
-        self.taking(dir, |place| {
+        self.taking(dir, None, |place| {
             let inode = self.trees.place(node)?.of_mounted()?;
             let linked = place.fs.link(inode.ino, place.ino, name)?;
             Ok(self.made((dir, name), linked))
@@ -266,6 +277,7 @@ impl Ops {
         cookie: u64,
         each: &mut dyn FnMut(EntryRef<'_>, Option<&Found>) -> bool,
     ) -> Outcome<()> {
+        let _no_leases = self.deferrals.suspend();
         let _held = self.trees.hold_references();
         let node = dir;
         self.dirs.listed(node);

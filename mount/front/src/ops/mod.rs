@@ -22,6 +22,7 @@ mod asking;
 mod attributes;
 mod contents;
 mod entries;
+pub mod merged;
 pub mod programs;
 mod replacing;
 
@@ -33,6 +34,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use cairnfs::Error;
 use cairnfs::fs::FileSystem;
 use cairnfs_disk::device::waiting::{self, Waits};
 use cairnfs_disk::types::Attr;
@@ -46,6 +48,7 @@ use crate::cached_listings::Listings;
 pub use crate::caller::Caller;
 pub use crate::convert::Outcome;
 use crate::convert::Refusal;
+use crate::deferrals::Deferrals;
 use crate::full::Full;
 use crate::known_dirs::KnownDirs;
 use crate::losses::Losses;
@@ -150,6 +153,7 @@ pub struct Ops {
     listings: Listings,
     dirs: KnownDirs,
     files: ProgramFiles,
+    deferrals: Deferrals,
     /// Held while a listing is renewed, and by a replacement: the notification of a renewal discards
     /// a GETATTR reply that is on its way.
     renewing: Mutex<()>,
@@ -188,6 +192,7 @@ impl Ops {
             listings: Listings::default(),
             dirs: KnownDirs::default(),
             files: ProgramFiles::with_door(door_name()),
+            deferrals: Deferrals::default(),
             renewing: Mutex::default(),
             messages: Messages::default(),
             backup: None,
@@ -214,9 +219,16 @@ impl Ops {
         &self.admission
     }
 
-    /// Counts a message from the kernel; the front calls this once for each that it receives.
+    /// Counts a message from the kernel; the front calls this once for each that it receives, before
+    /// anything else. What programs have deferred by then is carried out when this returns.
     pub(crate) fn received(&self, operation: Operation) {
         self.messages.count(operation);
+        self.deferrals.finish();
+    }
+
+    /// The leases by which programs defer calls.
+    pub(crate) fn deferrals(&self) -> &Deferrals {
+        &self.deferrals
     }
 
     /// Runs operations without waiting for the device; returns what was left out.
@@ -248,11 +260,23 @@ impl Ops {
     }
 
     /// As [`Self::on`], for an operation that takes lookup references in a directory of the mounted
-    /// tree.
-    fn taking<T>(&self, dir: u64, mut op: impl FnMut(&Place) -> Outcome<T>) -> Outcome<T> {
+    /// tree: to new inodes, to directories, or to that of `name`, on which no program has a lease then.
+    fn taking<T>(
+        &self,
+        dir: u64,
+        name: Option<&[u8]>,
+        mut op: impl FnMut(&Place) -> Outcome<T>,
+    ) -> Outcome<T> {
         loop {
             let held = self.trees.hold_references();
             let place = self.trees.place(dir)?.of_mounted()?;
+            if let Some(name) = name
+                && let Some(channel) = self.leased_at(&place, name)?
+            {
+                drop(held);
+                self.deferrals.end_leases(channel);
+                continue;
+            }
             let outcome = op(&place);
             drop(held);
             match outcome {
@@ -260,6 +284,30 @@ impl Ops {
                 done => return done,
             }
         }
+    }
+
+    /// The channel of the program that has a lease on the file with this name. References are held.
+    fn leased_at(&self, dir: &Place, name: &[u8]) -> Outcome<Option<u64>> {
+        if !self.files.has_leases() {
+            return Ok(None);
+        }
+        let child = dir
+            .fs
+            .inode(dir.ino)
+            .and_then(|inode| dir.fs.with_child(&inode, name, |child, _| Ok(child.ino)));
+        match child {
+            Ok(ino) => Ok(self.leased(&dir.fs, ino)),
+            // It is told to the operation.
+            Err(Error::NotFound | Error::NotDirectory | Error::NameTooLong) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The channel of the program that has a lease on this inode. References are held.
+    fn leased(&self, fs: &Arc<FileSystem>, ino: u64) -> Option<u64> {
+        let (channel, epoch) = self.files.lease_on(fs, ino)?;
+        let is_leased = self.deferrals.is_leased(channel, epoch);
+        is_leased.then_some(channel)
     }
 
     /// The inode with these attributes, to which [`Self::taking`] took a reference.

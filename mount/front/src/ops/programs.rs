@@ -7,6 +7,8 @@
 //! 3. References of the kernel are excluded meanwhile, so what was found out about them holds.
 //! 4. Nothing is refused here: what would fail, what is not certain, and what has to wait for the device is
 //!    left to the kernel, as nothing was done.
+//! 5. What a program has deferred on a file cannot be left to the kernel any more. It waits for the device, and
+//!    has space that was set aside ([`crate::deferrals`]). If it fails all the same, a write counts as lost.
 
 use std::sync::Arc;
 use std::thread;
@@ -14,7 +16,7 @@ use std::time::Duration;
 
 use cairnfs::Error;
 use cairnfs::fs::FileSystem;
-use cairnfs_channel::call::{self, NONE, Op, Request, Stat, Status, Why};
+use cairnfs_channel::call::{self, Lease, NONE, Op, Request, Stat, Status, Why};
 use cairnfs_disk::acl;
 use cairnfs_disk::format::ROOT_INO;
 use cairnfs_disk::types::{Attr, FileKind, RenameMode, SetAttr, SetTime, Time};
@@ -22,6 +24,7 @@ use cairnfs_disk::types::{Attr, FileKind, RenameMode, SetAttr, SetTime, Time};
 use crate::admission::Purpose;
 use crate::convert::{Refusal, file_attr};
 use crate::ops::entries::{inherit, make};
+use crate::ops::merged::Merged;
 use crate::ops::{Found, NewEntry, Ops, Outcome, caught};
 use crate::person::{Person, SEARCH, WRITE};
 use crate::program_files::{DOOR, ProgramFile, door_attr};
@@ -36,7 +39,7 @@ const ARRIVAL: Duration = Duration::from_micros(50);
 const TARGET_MAX: usize = 4095;
 
 /// Why a request is not done.
-enum Not {
+pub(super) enum Not {
     /// The kernel is asked.
     Mine(Why),
     /// It fails.
@@ -55,7 +58,7 @@ impl From<Refusal> for Not {
     }
 }
 
-type Done<T> = Result<T, Not>;
+pub(super) type Done<T> = Result<T, Not>;
 
 fn not<T>(why: Why) -> Done<T> {
     Err(Not::Mine(why))
@@ -78,7 +81,7 @@ struct At<'p> {
 }
 
 /// A request that is under way.
-struct Serving<'o> {
+pub(super) struct Serving<'o> {
     ops: &'o Ops,
     program: &'o Program,
     /// Directories that the kernel knows and whose attributes have changed.
@@ -88,9 +91,30 @@ struct Serving<'o> {
 }
 
 impl Ops {
-    /// Answers a request of a program.
-    pub fn serve_program(&self, program: &Program, request: &[u8], reply: &mut Vec<u8>) {
-        let served = self.served(program, request);
+    /// Answers a request of a program, which may not wait for the answer to one that it has `deferred`.
+    /// `merged` is what [`Self::set_merged`] has still to do, behind the last request at the latest.
+    pub fn serve_program(
+        &self,
+        program: &Program,
+        (request, deferred): (&[u8], bool),
+        merged: &mut Option<Merged>,
+        reply: &mut Vec<u8>,
+    ) {
+        let served = match Request::parse(request) {
+            None => not(Why::Call),
+            Some(request) if deferred && self.merges(program, &request, merged) => Ok(Vec::new()),
+            Some(request) => {
+                self.set_merged(merged);
+                let mut served = self.served(program, &request);
+                if deferred {
+                    if let Err(Not::Mine(Why::Trouble) | Not::Failed(_)) = served {
+                        served = self.insist(program, &request);
+                    }
+                    self.note_loss(program, &request, &served);
+                }
+                served
+            }
+        };
         match served {
             Ok(words) => call::put_reply(reply, Status::Done, &words),
             Err(Not::Mine(why)) => call::put_reply(reply, Status::NotMine, &[why as u64]),
@@ -100,26 +124,48 @@ impl Ops {
         }
     }
 
-    fn served(&self, program: &Program, request: &[u8]) -> Done<Vec<u64>> {
-        let Some(request) = Request::parse(request) else {
-            return not(Why::Call);
+    /// Carries out what was deferred and is in trouble: by waiting, with the space that was set aside.
+    fn insist(&self, program: &Program, request: &Request<'_>) -> Done<Vec<u64>> {
+        self.deferrals.meets_trouble(program.channel);
+        let mut serving = Serving::new(self, program);
+        let done = {
+            let _inside = self.admission.enter(Purpose::WriteBack)?;
+            let _exclusive = self.trees.exclude_references();
+            let [file, ..] = request.args;
+            caught("a deferred request", file, || Ok(serving.serve(request)))?
         };
+        serving.unused.into_iter().for_each(give_back);
+        done
+    }
+
+    /// What was deferred and cannot be done, though its program may have gone on. A file that the kernel knows
+    /// is no such case: its program waits for the answer.
+    fn note_loss(&self, program: &Program, request: &Request<'_>, served: &Done<Vec<u64>>) {
+        let is_done = match (served, request.op) {
+            (Ok(words), Op::Write) => words.first() == Some(&(request.text.len() as u64)),
+            (Ok(_) | Err(Not::Mine(Why::Known | Why::Call)), _) => true,
+            (Err(_), _) => false,
+        };
+        if is_done {
+            return;
+        }
+        let [number, ..] = request.args;
+        let file = self.files.get(program.channel, number);
+        tracing::error!("a deferred {:?} of a program could not be made", request.op);
+        if let Some(file) = file.filter(|_| request.op == Op::Write) {
+            let (file, why) = ((file.fs.root_id(), file.ino), Refusal(libc::EIO));
+            self.losses.refused(file, 0..u64::MAX, why, || None);
+        }
+    }
+
+    fn served(&self, program: &Program, request: &Request<'_>) -> Done<Vec<u64>> {
         let _inside = self.admission.enter(Purpose::New)?;
-        let mut serving = Serving {
-            ops: self,
-            program,
-            changed: Vec::new(),
-            unused: Vec::new(),
-        };
+        let mut serving = Serving::new(self, program);
         let mounted = self.trees.mounted();
         let (done, waits) = mounted.without_waiting(|| {
             let _exclusive = self.trees.exclude_references();
             let [ino, ..] = request.args;
-            caught(
-                "a request of a program",
-                ino,
-                || Ok(serving.serve(&request)),
-            )
+            caught("a request of a program", ino, || Ok(serving.serve(request)))
         });
         let Serving {
             changed, unused, ..
@@ -202,50 +248,39 @@ fn give_back(file: ProgramFile) {
     }
 }
 
-impl Serving<'_> {
+impl<'o> Serving<'o> {
+    pub(super) fn new(ops: &'o Ops, program: &'o Program) -> Self {
+        Self {
+            ops,
+            program,
+            changed: Vec::new(),
+            unused: Vec::new(),
+        }
+    }
+
     fn serve(&mut self, request: &Request<'_>) -> Done<Vec<u64>> {
-        let [a, b, c, d, e] = request.args;
+        let [a, b, c, d, _] = request.args;
         let (path, other) = (request.text, request.other);
         let nothing = |()| Vec::new();
         match request.op {
-            Op::Create => self.create((a, path), b, c, d).map(|file| vec![file]),
+            Op::Create => self.create((a, path), b, c, d),
             Op::Mkdir => self.mkdir((a, path), b, c).map(nothing),
             Op::Symlink => self.symlink((a, path), other).map(nothing),
             Op::Remove => self.remove((a, path), b != 0).map(nothing),
             Op::Rename => self.rename((a, path), (b, other), c).map(nothing),
-            Op::Chmod => self
-                .inode((a, path))
-                .and_then(|i| self.chmod(i, b))
-                .map(nothing),
-            Op::Chown => self
-                .inode((a, path))
-                .and_then(|i| self.chown(i, b, c))
-                .map(nothing),
-            Op::Utimens => {
-                let times = [(b, c), (d, e)];
-                self.inode((a, path))
-                    .and_then(|i| self.utimens(i, times))
-                    .map(nothing)
+            Op::Chmod | Op::Chown | Op::Utimens => {
+                let inode = self.inode((a, path))?;
+                self.set(&inode, request).map(nothing)
             }
             Op::Write => self.write(a, b, path).map(|len| vec![len]),
             Op::Truncate => self.truncate(a, b).map(nothing),
             Op::Seek => self.seek(a, b.cast_signed(), c).map(|offset| vec![offset]),
             Op::Stat => self.stat(a).map(|stat| stat.words().to_vec()),
-            Op::FileChmod => self.attr_of(a).and_then(|i| self.chmod(i, b)).map(nothing),
-            Op::FileChown => self
-                .attr_of(a)
-                .and_then(|i| self.chown(i, b, c))
-                .map(nothing),
-            Op::FileUtimens => {
-                let times = [(b, c), (d, e)];
-                self.attr_of(a)
-                    .and_then(|i| self.utimens(i, times))
-                    .map(nothing)
+            Op::FileChmod | Op::FileChown | Op::FileUtimens => {
+                let inode = self.attr_of(a)?;
+                self.set(&inode, request).map(nothing)
             }
-            Op::Leave => match self.ops.files.leave(self.program.channel, a) {
-                Some(offset) => Ok(vec![offset]),
-                None => Err(Not::Failed(libc::EBADF)),
-            },
+            Op::Leave => self.leave(a).map(|offset| vec![offset]),
             Op::Close => {
                 let closed = self.ops.files.close(self.program.channel, a);
                 self.unused.extend(closed);
@@ -354,7 +389,7 @@ impl Serving<'_> {
         }
     }
 
-    fn create(&mut self, at: (u64, &[u8]), flags: u64, mode: u64, umask: u64) -> Done<u64> {
+    fn create(&mut self, at: (u64, &[u8]), flags: u64, mode: u64, umask: u64) -> Done<Vec<u64>> {
         if mode & 0o7000 != 0 {
             return not(Why::Permission);
         }
@@ -367,7 +402,9 @@ impl Serving<'_> {
         let (mode, lists) = inherit(&at.dir, &new)?;
         let made = make(&at.dir, &new, (mode, 0), &lists)?;
         let access = flags as i32 & libc::O_ACCMODE;
-        Ok(self.ops.files.add(ProgramFile {
+        let Program { person, channel } = self.program;
+        let lease = self.ops.deferrals.lease(*channel, &at.dir.fs);
+        let file = self.ops.files.add(ProgramFile {
             fs: Arc::clone(&at.dir.fs),
             ino: made.ino,
             channel: self.program.channel,
@@ -375,7 +412,23 @@ impl Serving<'_> {
             writable: access == libc::O_WRONLY || access == libc::O_RDWR,
             append: flags as i32 & libc::O_APPEND != 0,
             left: false,
-        }))
+            lease,
+        });
+        let owner = person.is_super();
+        let lease = lease.map(|epoch| Lease { epoch, owner });
+        Ok(vec![file, Lease::word(lease)])
+    }
+
+    /// A descriptor of the kernel takes the place of a file. Another thread of the program may just have
+    /// deferred a write: the offset is known when that is done, and no further one is deferred.
+    fn leave(&self, number: u64) -> Done<u64> {
+        let (ops, channel) = (self.ops, self.program.channel);
+        let lease = ops.files.get(channel, number).and_then(|file| file.lease);
+        if lease.is_some_and(|epoch| ops.deferrals.end_epoch(channel, epoch)) {
+            return Ok(NONE);
+        }
+        let offset = ops.files.leave(channel, number);
+        offset.ok_or(Not::Failed(libc::EBADF))
     }
 
     fn mkdir(&mut self, (base, path): (u64, &[u8]), mode: u64, umask: u64) -> Done<()> {
@@ -471,25 +524,40 @@ impl Serving<'_> {
         }
     }
 
-    fn set(&self, inode: &Attr, set: SetAttr) -> Done<()> {
+    fn set(&self, inode: &Attr, request: &Request<'_>) -> Done<()> {
+        let set = self.file_set(inode, request)?;
+        self.set_as(inode, set)
+    }
+
+    fn set_as(&self, inode: &Attr, set: SetAttr) -> Done<()> {
         let caller = self.program.person.caller();
         self.ops.setattr(caller, inode.ino, set)?;
         Ok(())
     }
 
-    fn chmod(&self, inode: Attr, mode: u64) -> Done<()> {
-        if (mode | u64::from(inode.mode)) & 0o6000 != 0 || !self.program.person.owns(&inode) {
+    /// What a request sets of an inode, by path or by file.
+    pub(super) fn file_set(&self, inode: &Attr, request: &Request<'_>) -> Done<SetAttr> {
+        let [_, b, c, d, e] = request.args;
+        match request.op {
+            Op::Chmod | Op::FileChmod => self.mode_set(inode, b),
+            Op::Chown | Op::FileChown => self.owner_set(inode, b, c),
+            Op::Utimens | Op::FileUtimens => self.times_set(inode, [(b, c), (d, e)]),
+            _ => not(Why::Call),
+        }
+    }
+
+    fn mode_set(&self, inode: &Attr, mode: u64) -> Done<SetAttr> {
+        if (mode | u64::from(inode.mode)) & 0o6000 != 0 || !self.program.person.owns(inode) {
             return not(Why::Permission);
         }
         let mode = Some(mode as u32 & 0o1777);
-        let set = SetAttr {
+        Ok(SetAttr {
             mode,
             ..SetAttr::default()
-        };
-        self.set(&inode, set)
+        })
     }
 
-    fn chown(&self, inode: Attr, uid: u64, gid: u64) -> Done<()> {
+    fn owner_set(&self, inode: &Attr, uid: u64, gid: u64) -> Done<SetAttr> {
         let id = |id: u64| match id {
             NONE => Ok(None),
             id => u32::try_from(id).map(Some).or(not(Why::Call)),
@@ -499,15 +567,14 @@ impl Serving<'_> {
         if none || inode.mode & 0o6000 != 0 || !self.program.person.is_super() {
             return not(Why::Permission);
         }
-        let set = SetAttr {
+        Ok(SetAttr {
             uid,
             gid,
             ..SetAttr::default()
-        };
-        self.set(&inode, set)
+        })
     }
 
-    fn utimens(&self, inode: Attr, [access, change]: [(u64, u64); 2]) -> Done<()> {
+    fn times_set(&self, inode: &Attr, [access, change]: [(u64, u64); 2]) -> Done<SetAttr> {
         let time = |(secs, nanos): (u64, u64)| match nanos {
             call::OMIT => Ok(None),
             call::NOW => Ok(Some(SetTime::Now)),
@@ -518,15 +585,14 @@ impl Serving<'_> {
             _ => not(Why::Call),
         };
         let (atime, mtime) = (time(access)?, time(change)?);
-        if atime.is_none() && mtime.is_none() || !self.program.person.owns(&inode) {
+        if atime.is_none() && mtime.is_none() || !self.program.person.owns(inode) {
             return not(Why::Permission);
         }
-        let set = SetAttr {
+        Ok(SetAttr {
             atime,
             mtime,
             ..SetAttr::default()
-        };
-        self.set(&inode, set)
+        })
     }
 
     /// A file that the program has open and the kernel does not know.
@@ -563,7 +629,19 @@ impl Serving<'_> {
             NONE => file.offset,
             offset => offset,
         };
-        let written = self.ops.write(file.ino, offset, bytes, None)? as u64;
+        let mut written = self.ops.write(file.ino, offset, bytes, None)? as u64;
+        if let Some(rest) = bytes
+            .get(written as usize..)
+            .filter(|rest| !rest.is_empty())
+            && file.lease.is_some()
+        {
+            // What was set aside is for this.
+            self.ops.deferrals.meets_trouble(self.program.channel);
+            let more = self
+                .ops
+                .write(file.ino, offset.saturating_add(written), rest, None);
+            written += more.unwrap_or(0) as u64;
+        }
         if at == NONE {
             self.ops.files.seek(number, offset.saturating_add(written));
         }
@@ -577,7 +655,7 @@ impl Serving<'_> {
             size,
             ..SetAttr::default()
         };
-        self.set(&attr, set)
+        self.set_as(&attr, set)
     }
 
     fn seek(&self, number: u64, offset: i64, whence: u64) -> Done<u64> {

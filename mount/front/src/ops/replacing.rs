@@ -69,6 +69,8 @@ impl Ops {
     ) -> (R, Result<(), Error>) {
         // The thread may wait.
         let _no_renewal = self.without_renewals().ok();
+        let _no_leases = self.deferrals.suspend();
+        self.deferrals.give_up_space();
         let replacement = self.trees.begin();
         let result = change();
         let branch = replacement.branch.as_deref();

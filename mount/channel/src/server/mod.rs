@@ -1,0 +1,423 @@
+//! The daemon's end: one thread that looks at the slots of many channels and answers.
+//!
+//! Channels with requests of late are *active*: the thread looks at their memory. The others have rung to
+//! be looked at, or have nothing; they are marked asleep, so that their programs ring the doorbell. The
+//! thread serves one round after the other, in each all requests of all active channels, so a program with
+//! many requests delays another one by its slots at most. What any program has deferred is carried out before
+//! a call is answered that may have been made after it. Without a request it looks for a while
+//! ([`crate::wait`]), marks all channels asleep, and sleeps until a doorbell rings.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::available_parallelism;
+
+use rustix::event::{EventfdFlags, epoll, eventfd};
+
+use crate::region::{PAYLOAD, SLOTS, Slot, state};
+use crate::served::DaemonEnd;
+use crate::wait::{Patience, is_crowded, look, wake};
+
+/// After so many times that the thread woke up, a channel without a request is not active any more.
+const IDLE: u32 = 32;
+/// Every so many rounds the doorbells are heard: of channels that are not active, and of the thread.
+const ROUNDS: u32 = 32;
+/// The doorbell of the thread itself.
+const OWN: u64 = 0;
+
+/// What answers requests.
+pub trait Handler {
+    /// Answers the request of a channel. The reply is empty; more than [`PAYLOAD`] bytes of it are cut
+    /// off. The program may not wait for the reply of a request that is `deferred`.
+    fn handle(&mut self, channel: u64, request: &[u8], deferred: bool, reply: &mut Vec<u8>);
+
+    /// Requests are handled now that were all made before. They have one time.
+    fn begins(&mut self) {}
+
+    /// What was deferred is to be carried out when this returns.
+    fn is_passed(&mut self) {}
+
+    /// The requests of one time are handled.
+    fn ends(&mut self) {}
+}
+
+/// What other threads want of the serving one.
+#[derive(Default)]
+struct Wanted {
+    joins: Vec<(u64, Arc<DaemonEnd>)>,
+    leaves: Vec<u64>,
+    /// Channels of which what is deferred is to be carried out.
+    passes: Vec<u64>,
+    /// The number of the last channel.
+    last: u64,
+    ends: bool,
+}
+
+struct Shared {
+    wanted: Mutex<Wanted>,
+    /// Whether anything is.
+    some: AtomicBool,
+    bell: OwnedFd,
+}
+
+/// Adds channels to a thread that serves, and ends it.
+#[derive(Clone)]
+pub struct Joiner(Arc<Shared>);
+
+impl Joiner {
+    fn ask<R>(&self, ask: impl FnOnce(&mut Wanted) -> R) -> R {
+        let asked = ask(&mut self.0.wanted.lock().unwrap_or_else(PoisonError::into_inner));
+        self.0.some.store(true, Ordering::SeqCst);
+        // It fails only if the bell is ringing.
+        let _ = rustix::io::write(&self.0.bell, &1u64.to_ne_bytes());
+        asked
+    }
+
+    /// Has the requests of a channel answered from now on. Returns its number.
+    pub fn join(&self, channel: Arc<DaemonEnd>) -> u64 {
+        self.ask(|wanted| {
+            wanted.last += 1;
+            if wanted.ends {
+                channel.leave();
+            }
+            wanted.joins.push((wanted.last, channel));
+            wanted.last
+        })
+    }
+
+    /// Ends the service of a channel, whose program has ended or does not want it any more.
+    pub fn leave(&self, channel: u64) {
+        self.ask(|wanted| wanted.leaves.push(channel));
+    }
+
+    /// Waits until what the program of a channel has deferred by now is carried out.
+    pub fn finish(&self, number: u64, channel: &DaemonEnd) {
+        channel.finish(|| self.ask(|wanted| wanted.passes.push(number)));
+    }
+
+    /// Ends the leases that the program of a channel has: when this returns, all that it has deferred by them
+    /// is carried out, and it defers nothing by them any more.
+    pub fn end_leases(&self, number: u64, channel: &DaemonEnd) {
+        let epoch = channel.end_epoch();
+        self.finish(number, channel);
+        channel.settle(epoch);
+    }
+
+    /// Ends the thread.
+    pub fn end(&self) {
+        self.ask(|wanted| wanted.ends = true);
+    }
+}
+
+struct Served {
+    channel: Arc<DaemonEnd>,
+    /// How often the thread has woken up since the last request, if it is active.
+    idle: Option<u32>,
+}
+
+/// A thread that serves channels.
+pub struct Server {
+    shared: Arc<Shared>,
+    bells: OwnedFd,
+    channels: BTreeMap<u64, Served>,
+    processors: usize,
+    patience: Patience,
+    copies: Copies,
+}
+
+/// Copies of what is under way.
+struct Copies {
+    request: Vec<u8>,
+    reply: Vec<u8>,
+    /// Turns and numbers of the slots of a pass.
+    turns: Vec<(u64, u32)>,
+}
+
+impl Copies {
+    /// Answers the request in a slot.
+    fn answer(&mut self, slot: &Slot, from: (u64, bool), handler: &mut dyn Handler) {
+        let (channel, deferred) = from;
+        let len = slot.take(&mut self.request);
+        self.reply.clear();
+        let request = self.request.get(..len).unwrap_or_default();
+        handler.handle(channel, request, deferred, &mut self.reply);
+        self.reply.truncate(PAYLOAD);
+        slot.put(&[&self.reply]);
+        // A program that has spoiled the state only spoils its own wait.
+        if slot.state.swap(state::ANSWERED, Ordering::AcqRel) == state::AWAITED {
+            wake(&slot.state);
+        }
+    }
+
+    /// Carries out what the program of a channel has deferred.
+    fn pass(&mut self, number: u64, channel: &DaemonEnd, handler: &mut dyn Handler) {
+        channel.pass(|bits| {
+            let slots = &channel.region.slots;
+            let mut turns = std::mem::take(&mut self.turns);
+            turns.extend(numbers(bits).filter_map(|at| {
+                let turn = slots.get(at as usize)?.turn.load(Ordering::Relaxed);
+                Some((turn, at))
+            }));
+            turns.sort_unstable();
+            handler.begins();
+            for (_, at) in turns.drain(..) {
+                if let Some(slot) = slots.get(at as usize) {
+                    self.answer(slot, (number, true), handler);
+                }
+            }
+            self.turns = turns;
+            handler.is_passed();
+        });
+    }
+}
+
+/// The numbers of the bits that are set.
+fn numbers(mut bits: u64) -> impl Iterator<Item = u32> {
+    std::iter::from_fn(move || {
+        let at = (bits != 0).then(|| bits.trailing_zeros())?;
+        bits &= bits - 1;
+        Some(at)
+    })
+}
+
+impl Server {
+    /// A server without channels, whose thread may run on as many processors as the caller's.
+    ///
+    /// # Errors
+    /// No descriptor is left.
+    pub fn new() -> io::Result<Self> {
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let bells = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let data = epoll::EventData::new_u64(OWN);
+        epoll::add(&bells, &bell, data, epoll::EventFlags::IN)?;
+        let wanted = Mutex::default();
+        Ok(Self {
+            shared: Arc::new(Shared {
+                wanted,
+                some: AtomicBool::new(false),
+                bell,
+            }),
+            bells,
+            channels: BTreeMap::new(),
+            processors: available_parallelism().map_or(1, usize::from),
+            patience: Patience::default(),
+            copies: Copies {
+                request: vec![0; PAYLOAD],
+                reply: Vec::with_capacity(PAYLOAD),
+                turns: Vec::with_capacity(SLOTS),
+            },
+        })
+    }
+
+    /// What adds channels.
+    pub fn joiner(&self) -> Joiner {
+        Joiner(self.shared.clone())
+    }
+
+    /// Serves until [`Joiner::end`].
+    ///
+    /// # Errors
+    /// The kernel's, when it waits for doorbells.
+    pub fn run(&mut self, handler: &mut dyn Handler) -> io::Result<()> {
+        let done = self.serve(handler);
+        let channels = std::mem::take(&mut self.channels);
+        channels.values().for_each(|served| served.channel.leave());
+        // A channel that joins or waits from now on is served by nobody.
+        let mut wanted = self.wanted();
+        wanted.ends = true;
+        wanted.joins.drain(..).for_each(|(_, end)| end.leave());
+        done
+    }
+
+    fn serve(&mut self, handler: &mut dyn Handler) -> io::Result<()> {
+        let mut rounds = 0;
+        loop {
+            if self.serve_round(handler) {
+                rounds += 1;
+                if rounds % ROUNDS == 0 {
+                    self.hear(Some(&rustix::time::Timespec::default()))?;
+                }
+            } else if !self.finds_request() {
+                self.sleep()?;
+            }
+            if self.shared.some.swap(false, Ordering::SeqCst) && self.do_wanted(handler)? {
+                return Ok(());
+            }
+        }
+    }
+
+    fn wanted(&self) -> MutexGuard<'_, Wanted> {
+        let wanted = self.shared.wanted.lock();
+        wanted.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn active(&self) -> impl Iterator<Item = &Served> {
+        self.channels
+            .values()
+            .filter(|served| served.idle.is_some())
+    }
+
+    /// Answers the requests of all active channels. Returns whether there was any.
+    fn serve_round(&mut self, handler: &mut dyn Handler) -> bool {
+        let mut any = false;
+        let mut last = 0;
+        while let Some((number, served)) = next_active(&mut self.channels, last) {
+            last = number;
+            if !served.channel.has_request() {
+                continue;
+            }
+            served.idle = Some(0);
+            any = true;
+            let channel = Arc::clone(&served.channel);
+            let calls = channel.region.pending.swap(0, Ordering::SeqCst);
+            // Whatever was deferred by any program when one of these calls was made. Its own comes last.
+            if calls != 0 {
+                for (other, served) in &self.channels {
+                    if *other != number && served.channel.has_deferred() {
+                        self.copies.pass(*other, &served.channel, handler);
+                        handler.ends();
+                    }
+                }
+            }
+            handler.begins();
+            if channel.has_deferred() {
+                self.copies.pass(number, &channel, handler);
+            }
+            for at in numbers(calls) {
+                if let Some(slot) = channel.region.slots.get(at as usize) {
+                    self.copies.answer(slot, (number, false), handler);
+                }
+            }
+            handler.ends();
+        }
+        any
+    }
+
+    /// Looks for a request of an active channel, unless that was in vain lately. Returns whether there is one,
+    /// or other threads want something.
+    fn finds_request(&self) -> bool {
+        if self.active().next().is_none() || !self.patience.looks() {
+            return false;
+        }
+        let found = look(self.is_crowded(), || {
+            self.active().any(|served| served.channel.has_request())
+                || self.shared.some.load(Ordering::Relaxed)
+        });
+        self.patience.note(found.helped);
+        found.done
+    }
+
+    /// Sleeps until a doorbell rings, unless a request came before all channels were marked.
+    fn sleep(&mut self) -> io::Result<()> {
+        let set = |server: &Self, asleep| {
+            let all = server.active();
+            all.for_each(|served| served.channel.region.asleep.store(asleep, Ordering::SeqCst));
+        };
+        set(self, 1);
+        if !self.active().any(|served| served.channel.has_request()) {
+            self.hear(None)?;
+        }
+        for served in self.channels.values_mut() {
+            served.idle = served
+                .idle
+                .map(|idle| idle + 1)
+                .filter(|idle| *idle <= IDLE);
+        }
+        set(self, 0);
+        self.tell_crowded();
+        Ok(())
+    }
+
+    /// Makes the channels active whose doorbells have rung, or ring within `limit`.
+    fn hear(&mut self, limit: Option<&rustix::time::Timespec>) -> io::Result<()> {
+        let mut events = Vec::with_capacity(64);
+        match epoll::wait(
+            &self.bells,
+            rustix::buffer::spare_capacity(&mut events),
+            limit,
+        ) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let mut count = [0; 8];
+        for event in events {
+            let number = event.data.u64();
+            let served = self.channels.get_mut(&number);
+            let bell = match &served {
+                Some(served) => &served.channel.doorbell,
+                None => &self.shared.bell,
+            };
+            // Empties it. It may be empty, because another program may have read it.
+            let _ = rustix::io::read(bell, &mut count);
+            if let Some(served) = served {
+                served.idle = Some(0);
+                served.channel.region.asleep.store(0, Ordering::SeqCst);
+            }
+        }
+        self.tell_crowded();
+        Ok(())
+    }
+
+    /// Whether waiting threads take processors from others.
+    fn is_crowded(&self) -> bool {
+        is_crowded(self.processors, self.active().count())
+    }
+
+    /// Tells programs whether they yield while they look for a reply.
+    fn tell_crowded(&self) {
+        let crowded = u32::from(self.is_crowded());
+        for served in self.active() {
+            let told = &served.channel.region.crowded;
+            if told.load(Ordering::Relaxed) != crowded {
+                told.store(crowded, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Does what other threads want. Returns whether the thread shall end.
+    fn do_wanted(&mut self, handler: &mut dyn Handler) -> io::Result<bool> {
+        let (joins, leaves, passes, ends) = {
+            let mut wanted = self.wanted();
+            let joins = std::mem::take(&mut wanted.joins);
+            let leaves = std::mem::take(&mut wanted.leaves);
+            let passes = std::mem::take(&mut wanted.passes);
+            (joins, leaves, passes, wanted.ends)
+        };
+        for (number, channel) in joins {
+            let data = epoll::EventData::new_u64(number);
+            epoll::add(&self.bells, &channel.doorbell, data, epoll::EventFlags::IN)?;
+            self.channels.insert(
+                number,
+                Served {
+                    channel,
+                    idle: None,
+                },
+            );
+        }
+        for number in passes {
+            if let Some(served) = self.channels.get(&number) {
+                self.copies.pass(number, &served.channel, handler);
+                handler.ends();
+            }
+        }
+        for number in leaves {
+            if let Some(served) = self.channels.remove(&number) {
+                served.channel.leave();
+                epoll::delete(&self.bells, &served.channel.doorbell)?;
+            }
+        }
+        Ok(ends)
+    }
+}
+
+/// The first active channel with a larger number.
+fn next_active(channels: &mut BTreeMap<u64, Served>, last: u64) -> Option<(u64, &mut Served)> {
+    let mut behind = channels.range_mut(last + 1..);
+    let active = behind.find(|(_, served)| served.idle.is_some());
+    active.map(|(number, served)| (*number, served))
+}
+
+#[cfg(test)]
+mod tests;

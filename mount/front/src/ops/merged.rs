@@ -1,0 +1,113 @@
+//! Attributes that a program sets one after the other, as after it has unpacked a file: set at once.
+//!
+//! Only of deferred calls, and of one file at a time. The file has a lease, so nobody sees it before the pass
+//! ends in which the calls are carried out, and they are set before that ([`Ops::set_merged`]).
+
+use std::sync::Arc;
+
+use cairnfs_channel::call::{Op, Request};
+use cairnfs_disk::types::{Attr, SetAttr};
+
+use crate::admission::Purpose;
+use crate::caller::Caller;
+use crate::convert::Outcome;
+use crate::ops::programs::{Program, Serving};
+use crate::ops::{Ops, caught};
+
+/// Attributes of one file that are still to be set.
+pub struct Merged {
+    channel: u64,
+    number: u64,
+    caller: Caller,
+    /// The attributes before.
+    attr: Attr,
+    set: SetAttr,
+}
+
+impl Merged {
+    fn is_of(&self, program: &Program, number: u64) -> bool {
+        (self.channel, self.number) == (program.channel, number)
+    }
+}
+
+impl Ops {
+    /// Takes over a deferred call that sets attributes. Returns false, and does nothing, if it is not one, or
+    /// is to be decided by itself.
+    pub(super) fn merges(
+        &self,
+        program: &Program,
+        request: &Request<'_>,
+        merged: &mut Option<Merged>,
+    ) -> bool {
+        if !matches!(request.op, Op::FileChmod | Op::FileChown | Op::FileUtimens) {
+            return false;
+        }
+        let [number, ..] = request.args;
+        if !merged.as_ref().is_some_and(|m| m.is_of(program, number)) {
+            self.set_merged(merged);
+            *merged = self.merged(program, number);
+        }
+        let Some(merged) = merged else {
+            return false;
+        };
+        let Ok(set) = Serving::new(self, program).file_set(&merged.attr, request) else {
+            return false;
+        };
+        let all = &mut merged.set;
+        all.mode = set.mode.or(all.mode);
+        all.uid = set.uid.or(all.uid);
+        all.gid = set.gid.or(all.gid);
+        all.atime = set.atime.or(all.atime);
+        all.mtime = set.mtime.or(all.mtime);
+        true
+    }
+
+    /// The attributes of a file with a lease.
+    fn merged(&self, program: &Program, number: u64) -> Option<Merged> {
+        let file = self.files.get(program.channel, number)?;
+        let is_leased = |epoch| self.deferrals.is_leased(program.channel, epoch);
+        let is_its = file.lease.is_some_and(is_leased);
+        if !is_its || !Arc::ptr_eq(&file.fs, &self.trees.mounted()) {
+            return None;
+        }
+        Some(Merged {
+            channel: program.channel,
+            number,
+            caller: program.person.caller(),
+            attr: file.fs.getattr(file.ino).ok()?,
+            set: SetAttr::default(),
+        })
+    }
+
+    /// Sets what was taken over.
+    pub fn set_merged(&self, merged: &mut Option<Merged>) {
+        let Some(Merged {
+            channel,
+            caller,
+            attr: Attr { ino, .. },
+            set,
+            ..
+        }) = merged.take()
+        else {
+            return;
+        };
+        if set == SetAttr::default() {
+            return;
+        }
+        let set = || -> Outcome<()> {
+            let _inside = self.admission.enter(Purpose::WriteBack)?;
+            let _exclusive = self.trees.exclude_references();
+            caught("attributes of a program", ino, || {
+                self.setattr(caller, ino, set).map(drop)
+            })
+        };
+        let (done, waits) = self.trees.mounted().without_waiting(set);
+        let done = done.or_else(|_| {
+            self.deferrals.meets_trouble(channel);
+            set()
+        });
+        if done.and_then(|()| self.settle(waits)).is_err() {
+            tracing::error!("attributes that a program has set of inode {ino} are lost");
+        }
+    }
+}
