@@ -14,6 +14,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -229,7 +230,7 @@ impl Channel {
         &self,
         clients: usize,
         at_close: bool,
-    ) -> Result<(Vec<cairnfs_channel::DaemonEnd>, Vec<Started>)> {
+    ) -> Result<(Vec<Arc<cairnfs_channel::DaemonEnd>>, Vec<Started>)> {
         let mut ends = Vec::new();
         let mut started = Vec::new();
         for _ in 0..clients {
