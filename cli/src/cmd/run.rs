@@ -16,7 +16,7 @@ use cairnfs_channel::call::{COUNTERS, LEFT, Op, Why};
 use cairnfs_daemon::failure::{AnyError, Explain, Failure, io_text, shown};
 use cairnfs_daemon::handover::folder::Folder;
 use cairnfs_daemon::shell::{word, word_of_path};
-use cairnfs_fuse::mountinfo;
+use cairnfs_fuse::mountinfo::{self, MountEntry};
 use rustix::process::geteuid;
 use tempfile::NamedTempFile;
 
@@ -75,11 +75,18 @@ pub fn run(args: &Args) -> Result<ExitCode, AnyError> {
     Ok(attempt(args).map_err(|failure| failure.code(FAILED))?)
 }
 
+/// The environment of a program that asks the daemons of this user's mounts, as they are now; `None` without
+/// the library.
+pub fn environment() -> Option<[(&'static str, OsString); 2]> {
+    library().ok().map(|library| variables(&library))
+}
+
+fn variables(library: &Path) -> [(&'static str, OsString); 2] {
+    [("LD_PRELOAD", preload(library)), ("CAIRNFS_RUN", mounts())]
+}
+
 fn attempt(args: &Args) -> Result<ExitCode, Failure> {
-    let variables = [
-        ("LD_PRELOAD", preload(&library()?)),
-        ("CAIRNFS_RUN", mounts()),
-    ];
+    let variables = variables(&library()?);
     if args.env {
         for (name, value) in variables {
             let value = word(&value.to_string_lossy()).to_string();
@@ -160,17 +167,21 @@ fn preload(library: &Path) -> OsString {
     value
 }
 
-/// The mounts of this user with a daemon that can be asked, for the library.
+/// The mounts of this user with a daemon that can be asked, for the library, which takes the first one of a
+/// device: the latest, which may have been mounted over another one.
 fn mounts() -> OsString {
     let user = geteuid().as_raw();
     let of_user = user.to_string();
     let table = mountinfo::list(Path::new("/proc/self/mountinfo"));
     let mut value = OsString::new();
-    for entry in table {
+    for entry in table.into_iter().rev() {
+        let is_seen =
+            || mountinfo::holding(&entry.mountpoint).is_ok_and(|top| is_same(top, &entry));
         let is_served = entry.is_ours()
             && !entry.is_moment()
             && entry.root == Path::new("/")
-            && entry.value("user_id") == Some(&of_user);
+            && entry.value("user_id") == Some(&of_user)
+            && is_seen();
         let Some(socket) = is_served.then(|| socket(&entry.mountpoint, user)).flatten() else {
             continue;
         };
@@ -191,6 +202,10 @@ fn mounts() -> OsString {
         value.push(fields.join(OsStr::new("\t")));
     }
     value
+}
+
+fn is_same(top: Option<MountEntry>, entry: &MountEntry) -> bool {
+    top.is_some_and(|top| top.id == entry.id)
 }
 
 /// The socket of the daemon that serves the mount on a directory.

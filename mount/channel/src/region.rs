@@ -18,14 +18,14 @@ pub const SLOTS: usize = 64;
 /// Most calls of a program that are deferred at one time.
 pub const DEFERRED: usize = 24;
 /// Largest number of bytes of a request or a reply.
-pub const PAYLOAD: usize = 16 << 10;
+pub const PAYLOAD: usize = 64 << 10;
 
 /// The first epoch of leases.
 pub const FIRST_EPOCH: u64 = 1;
 
 const WORD: usize = 8;
 /// Changes with the layout, and with the meaning of requests.
-const MAGIC: u64 = u64::from_le_bytes(*b"CFSchan2");
+const MAGIC: u64 = u64::from_le_bytes(*b"CFSchan3");
 
 /// The states of a slot, see the life of a slot in the crate's documentation.
 pub mod state {

@@ -1,8 +1,9 @@
 //! The user that a program runs as, and what the file system permits that user.
 //!
 //! Grants are certain, refusals are not: what is not granted here is asked of the kernel, which decides. So
-//! a program is served only if its ids are all the same and in the daemon's user namespace, and of
-//! capabilities only a complete superuser's count.
+//! a program is served only if its ids are all the same, and of capabilities only a complete superuser's count,
+//! in the daemon's user namespace. In another one a user who is not the superuser here has the same ids, as
+//! they are told here, and the rights of owner, group and mode that go with them.
 
 use std::fs;
 
@@ -35,13 +36,9 @@ impl Person {
     /// The user of a process that waits for its answer; `None` if what it may do is not certain.
     pub fn of_process(pid: u32) -> Option<Self> {
         let namespace = |of: &str| fs::read_link(format!("/proc/{of}/ns/user")).ok();
-        if namespace(&pid.to_string())? != namespace("self")? {
-            return None;
-        }
-        Self::of_status(
-            pid,
-            &fs::read_to_string(format!("/proc/{pid}/status")).ok()?,
-        )
+        let is_own = namespace(&pid.to_string())? == namespace("self")?;
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+        Self::of_status(pid, &status).filter(|person| is_own || person.uid != 0)
     }
 
     /// The user of a process with this `/proc/PID/status`.

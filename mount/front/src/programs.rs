@@ -17,7 +17,7 @@ use cairnfs_core::source::{AtOneTime, at_one_time};
 use parking_lot::{Mutex, RwLock};
 
 use crate::ops::Ops;
-use crate::ops::merged::Merged;
+use crate::ops::deferred::Merged;
 use crate::ops::programs::Program;
 use crate::person::Person;
 

@@ -105,6 +105,9 @@ fn swap<T: Failed>(fd: c_int) -> Option<T> {
     })
 }
 
+/// Most bytes of parts that are joined, on the stack, which may be a signal handler's.
+const JOINED: usize = 16 << 10;
+
 /// Writes bytes of the program, unless they are too many for one request.
 fn write_at(fd: c_int, bytes: *const c_void, len: size_t, at: u64) -> Option<ssize_t> {
     if files::is_empty() {
@@ -123,7 +126,7 @@ fn write_at(fd: c_int, bytes: *const c_void, len: size_t, at: u64) -> Option<ssi
 
 fn write_parts(fd: c_int, parts: *const iovec, count: c_int) -> Option<ssize_t> {
     files::get(fd)?;
-    let mut all = [0u8; WRITE_MAX];
+    let mut all = [0u8; JOINED];
     let mut len = 0usize;
     for n in 0..usize::try_from(count).ok()? {
         // SAFETY: the function of libc demands as many parts.

@@ -191,7 +191,11 @@ impl Fork {
     fn program(&self, base: &Base, args: &Args) -> Result<Command, Failure> {
         if let (Some(mount), false) = (&base.mounted, args.beside) {
             let mut command = Command::new(this_program()?);
-            command.args(["try", "--inside"]);
+            command.arg("try");
+            if args.no_preload {
+                command.arg("--no-preload");
+            }
+            command.arg("--inside");
             // None of them may be empty, or begin like an option.
             let [part, below] = [&mount.part, &mount.below].map(|path| Path::new(".").join(path));
             command.args([mount.dir(), &self.dir.0, &part, &below]);
@@ -200,7 +204,7 @@ impl Fork {
         }
         let inside = base.mounted.as_ref().map(Mount::inside);
         let there = self.dir.0.join(inside.unwrap_or_default());
-        let mut command = inside::words(&args.command);
+        let mut command = inside::words(&args.command, !args.no_preload);
         command.current_dir(&there).env("PWD", &there);
         Ok(command)
     }

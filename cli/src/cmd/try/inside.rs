@@ -20,13 +20,14 @@ use rustix::process::{getegid, geteuid};
 
 use super::follower::OWN_TABLE;
 use super::{PREFIX, note};
+use crate::cmd::run;
 
 /// Executes a program in `below` of the directory `part` of the fork, which it finds under the path of
 /// `base` if that is possible. Returns the exit code if it cannot be executed.
 pub(super) fn execute(
     (base, fork): (&Path, &Path),
     (part, below): (&Path, &Path),
-    command: &[OsString],
+    (command, preload): (&[OsString], bool),
 ) -> u8 {
     let dir = match show(base, fork) {
         Ok(()) => within(base, below),
@@ -40,7 +41,8 @@ pub(super) fn execute(
             dir
         }
     };
-    let error = words(command).current_dir(&dir).env("PWD", &dir).exec();
+    let mut program = words(command, preload);
+    let error = program.current_dir(&dir).env("PWD", &dir).exec();
     not_executed(command, &error)
 }
 
@@ -49,11 +51,15 @@ fn within(dir: &Path, below: &Path) -> PathBuf {
     dir.join(below).components().collect()
 }
 
-/// The program and its arguments.
-pub(super) fn words(command: &[OsString]) -> Command {
+/// The program and its arguments. With `preload` it asks the daemons of mounts, as with `cairnfs run`, where
+/// the library for that is there.
+pub(super) fn words(command: &[OsString], preload: bool) -> Command {
     let mut words = command.iter();
     let mut program = Command::new(words.next().map_or_else(OsString::new, OsString::clone));
     program.args(words);
+    if let Some(environment) = preload.then(run::environment).flatten() {
+        program.envs(environment);
+    }
     program
 }
 

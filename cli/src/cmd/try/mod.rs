@@ -97,6 +97,9 @@ pub struct Args {
     /// Print the result as JSON; what CMD prints goes to standard error
     #[arg(long)]
     json: bool,
+    /// Run CMD without the library by which it asks the daemon of the volume (cairnfs run)
+    #[arg(long)]
+    no_preload: bool,
     /// Show FORK under the path BASE, where its directory PART is, and execute CMD in BELOW of that
     #[arg(long, hide = true, num_args = 4, value_names = ["BASE", "FORK", "PART", "BELOW"])]
     inside: Vec<PathBuf>,
@@ -141,7 +144,11 @@ impl Mount {
 /// Runs the command.
 pub fn run(args: &Args) -> Result<ExitCode, AnyError> {
     if let [base, fork, part, below] = &args.inside[..] {
-        let code = inside::execute((base, fork), (part, below), &args.command);
+        let code = inside::execute(
+            (base, fork),
+            (part, below),
+            (&args.command, !args.no_preload),
+        );
         return Ok(ExitCode::from(code));
     }
     let error = match attempt(args) {

@@ -3,13 +3,15 @@
 //!
 //! Contract: posix
 
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Once;
 
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
+use crate::life::private;
 use crate::place::{CAIRNFS, Place, able, arg, may_drop_caches, said, shell, succeed};
 
 const HISTORIES: &str = include_str!("histories.py");
@@ -340,4 +342,71 @@ fn what_the_kernel_has_cached_is_what_a_crowd_of_programs_has_left() {
         place.sh("find . -mindepth 1 -delete");
     }
     place.finish();
+}
+
+/// Makes a file, and prints what its descriptor is: a placeholder is one of the root of the mount.
+const MADE: &str = "import os, sys
+made = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+os.write(made, b'text')
+print(os.readlink(f'/proc/self/fd/{made}'), flush=True)
+os.close(made)
+print(open(sys.argv[1]).read())";
+
+#[test]
+fn programs_in_forks_ask_the_daemon_too() {
+    if !able(&["python3"]) {
+        return;
+    }
+    let place = begun("128M", "");
+    let dir = place.dir();
+    let tried = |more: &[&str], name: &str| {
+        let mut command = place.command(&["try", "--yes", "--quiet"]);
+        let program = ["--", "python3", "-c", MADE, name];
+        let said = succeed(command.args(more).args(program).current_dir(&dir));
+        said.trim_end().to_owned()
+    };
+    assert_eq!(tried(&[], "served"), format!("{}\ntext", arg(&dir)));
+    let by_kernel = tried(&["--no-preload"], "not-served");
+    assert_eq!(by_kernel, format!("{}/not-served\ntext", arg(&dir)));
+    for name in ["served", "not-served"] {
+        assert_eq!(fs::read(dir.join(name)).unwrap(), b"text");
+    }
+    place.finish();
+}
+
+/// Such a program is in a user namespace of its own, in which it has its user.
+#[test]
+fn programs_of_ordinary_users_in_forks_ask_the_daemon_too() {
+    if !able(&["python3", "unshare", "setpriv", "fusermount3"]) {
+        return;
+    }
+    build();
+    let place = Place::new("16M");
+    fs::set_permissions(place.beside(""), Permissions::from_mode(0o777)).unwrap();
+    place.copy_command();
+    let library = Path::new(CAIRNFS).with_file_name("libcairnfs_preload.so");
+    fs::copy(library, place.beside("libcairnfs_preload.so")).unwrap();
+    fs::write(place.beside("made.py"), MADE).unwrap();
+    let script = r#"
+        mknod fuse c 10 229; chmod 666 fuse; mount --bind fuse /dev/fuse
+        mkdir tmp; chmod 1777 tmp; export TMPDIR=$PWD/tmp; unset XDG_RUNTIME_DIR
+        cat > user.sh <<'END'
+        set -eux
+        export top=$PWD
+        ./cairnfs mount --create --size 64M own.cairn own
+        cd own
+        $top/cairnfs try --yes --quiet -- python3 $top/made.py served > $top/said
+        # Where the system has no namespaces for users, the fork has a directory of its own.
+        if unshare --user true; then
+            printf '%s\n' $top/own text > $top/expected
+            cmp $top/said $top/expected
+        else
+            grep /cairnfs-try- $top/said
+        fi
+        test $(cat served) = text
+        test $(stat -c %u served) = 65534
+        cd $top; ./cairnfs umount own
+END
+        setpriv --reuid=65534 --regid=65534 --clear-groups bash user.sh"#;
+    private(&place, script);
 }

@@ -21,8 +21,8 @@
 mod asking;
 mod attributes;
 mod contents;
+pub mod deferred;
 mod entries;
-pub mod merged;
 pub mod programs;
 mod replacing;
 

@@ -23,8 +23,8 @@ use cairnfs_disk::types::{Attr, FileKind, RenameMode, SetAttr, SetTime, Time};
 
 use crate::admission::Purpose;
 use crate::convert::{Refusal, file_attr};
+use crate::ops::deferred::Merged;
 use crate::ops::entries::{inherit, make};
-use crate::ops::merged::Merged;
 use crate::ops::{Found, NewEntry, Ops, Outcome, caught};
 use crate::person::{Person, SEARCH, WRITE};
 use crate::program_files::{DOOR, ProgramFile, door_attr};
@@ -87,7 +87,7 @@ pub(super) struct Serving<'o> {
     /// Directories that the kernel knows and whose attributes have changed.
     changed: Vec<u64>,
     /// Files whose use is given back at the end.
-    unused: Vec<ProgramFile>,
+    pub(super) unused: Vec<ProgramFile>,
 }
 
 impl Ops {
@@ -121,40 +121,6 @@ impl Ops {
             Err(Not::Failed(errno)) => {
                 call::put_reply(reply, Status::Failed, &[errno.unsigned_abs().into()]);
             }
-        }
-    }
-
-    /// Carries out what was deferred and is in trouble: by waiting, with the space that was set aside.
-    fn insist(&self, program: &Program, request: &Request<'_>) -> Done<Vec<u64>> {
-        self.deferrals.meets_trouble(program.channel);
-        let mut serving = Serving::new(self, program);
-        let done = {
-            let _inside = self.admission.enter(Purpose::WriteBack)?;
-            let _exclusive = self.trees.exclude_references();
-            let [file, ..] = request.args;
-            caught("a deferred request", file, || Ok(serving.serve(request)))?
-        };
-        serving.unused.into_iter().for_each(give_back);
-        done
-    }
-
-    /// What was deferred and cannot be done, though its program may have gone on. A file that the kernel knows
-    /// is no such case: its program waits for the answer.
-    fn note_loss(&self, program: &Program, request: &Request<'_>, served: &Done<Vec<u64>>) {
-        let is_done = match (served, request.op) {
-            (Ok(words), Op::Write) => words.first() == Some(&(request.text.len() as u64)),
-            (Ok(_) | Err(Not::Mine(Why::Known | Why::Call)), _) => true,
-            (Err(_), _) => false,
-        };
-        if is_done {
-            return;
-        }
-        let [number, ..] = request.args;
-        let file = self.files.get(program.channel, number);
-        tracing::error!("a deferred {:?} of a program could not be made", request.op);
-        if let Some(file) = file.filter(|_| request.op == Op::Write) {
-            let (file, why) = ((file.fs.root_id(), file.ino), Refusal(libc::EIO));
-            self.losses.refused(file, 0..u64::MAX, why, || None);
         }
     }
 
@@ -238,7 +204,7 @@ impl Ops {
 }
 
 /// Gives the use of a file back. The removal of a large one is left to a thread.
-fn give_back(file: ProgramFile) {
+pub(super) fn give_back(file: ProgramFile) {
     if file.fs.forget_at_once(file.ino, 1) {
         let remove = move || file.fs.remove_unused(file.ino);
         let thread = thread::Builder::new().name("cairnfs-remove".into());
@@ -258,7 +224,7 @@ impl<'o> Serving<'o> {
         }
     }
 
-    fn serve(&mut self, request: &Request<'_>) -> Done<Vec<u64>> {
+    pub(super) fn serve(&mut self, request: &Request<'_>) -> Done<Vec<u64>> {
         let [a, b, c, d, _] = request.args;
         let (path, other) = (request.text, request.other);
         let nothing = |()| Vec::new();

@@ -1,17 +1,19 @@
-//! Attributes that a program sets one after the other, as after it has unpacked a file: set at once.
+//! What is done for deferred calls of programs beside what is done for any.
 //!
-//! Only of deferred calls, and of one file at a time. The file has a lease, so nobody sees it before the pass
-//! ends in which the calls are carried out, and they are set before that ([`Ops::set_merged`]).
+//! Their programs have gone on, so what is in trouble is done all the same, or counts as lost. Attributes that
+//! a program sets one after the other, as after it has unpacked a file, are set at once: the file has a lease,
+//! so nobody sees it before the pass ends in which the calls are carried out, and they are set before that
+//! ([`Ops::set_merged`]).
 
 use std::sync::Arc;
 
-use cairnfs_channel::call::{Op, Request};
+use cairnfs_channel::call::{Op, Request, Why};
 use cairnfs_disk::types::{Attr, SetAttr};
 
 use crate::admission::Purpose;
 use crate::caller::Caller;
-use crate::convert::Outcome;
-use crate::ops::programs::{Program, Serving};
+use crate::convert::{Outcome, Refusal};
+use crate::ops::programs::{Done, Not, Program, Serving, give_back};
 use crate::ops::{Ops, caught};
 
 /// Attributes of one file that are still to be set.
@@ -31,6 +33,45 @@ impl Merged {
 }
 
 impl Ops {
+    /// Carries out what was deferred and is in trouble: by waiting, with the space that was set aside.
+    pub(super) fn insist(&self, program: &Program, request: &Request<'_>) -> Done<Vec<u64>> {
+        self.deferrals.meets_trouble(program.channel);
+        let mut serving = Serving::new(self, program);
+        let done = {
+            let _inside = self.admission.enter(Purpose::WriteBack)?;
+            let _exclusive = self.trees.exclude_references();
+            let [file, ..] = request.args;
+            caught("a deferred request", file, || Ok(serving.serve(request)))?
+        };
+        serving.unused.into_iter().for_each(give_back);
+        done
+    }
+
+    /// What was deferred and cannot be done, though its program may have gone on. A file that the kernel knows
+    /// is no such case: its program waits for the answer.
+    pub(super) fn note_loss(
+        &self,
+        program: &Program,
+        request: &Request<'_>,
+        served: &Done<Vec<u64>>,
+    ) {
+        let is_done = match (served, request.op) {
+            (Ok(words), Op::Write) => words.first() == Some(&(request.text.len() as u64)),
+            (Ok(_) | Err(Not::Mine(Why::Known | Why::Call)), _) => true,
+            (Err(_), _) => false,
+        };
+        if is_done {
+            return;
+        }
+        let [number, ..] = request.args;
+        let file = self.files.get(program.channel, number);
+        tracing::error!("a deferred {:?} of a program could not be made", request.op);
+        if let Some(file) = file.filter(|_| request.op == Op::Write) {
+            let (file, why) = ((file.fs.root_id(), file.ino), Refusal(libc::EIO));
+            self.losses.refused(file, 0..u64::MAX, why, || None);
+        }
+    }
+
     /// Takes over a deferred call that sets attributes. Returns false, and does nothing, if it is not one, or
     /// is to be decided by itself.
     pub(super) fn merges(
