@@ -96,6 +96,26 @@ impl Op {
         let at = usize::try_from(number).ok()?.checked_sub(1)?;
         Self::ALL.get(at).copied()
     }
+
+    /// Its name in counts.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Create => "create",
+            Self::Mkdir => "mkdir",
+            Self::Symlink => "symlink",
+            Self::Remove => "remove",
+            Self::Rename => "rename",
+            Self::Chmod | Self::FileChmod => "chmod",
+            Self::Chown | Self::FileChown => "chown",
+            Self::Utimens | Self::FileUtimens => "utimens",
+            Self::Write => "write",
+            Self::Truncate => "truncate",
+            Self::Seek => "seek",
+            Self::Stat => "stat",
+            Self::Leave => "leave",
+            Self::Close => "close",
+        }
+    }
 }
 
 /// What a program may defer on a file that it has made: [`Op::Write`], [`Op::FileChmod`] and
@@ -170,6 +190,18 @@ impl Why {
     /// The one with this number.
     pub fn of(number: u64) -> Option<Self> {
         Self::ALL.get(usize::try_from(number).ok()?).copied()
+    }
+
+    /// Its name in counts.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Known => "known",
+            Self::Cached => "cached",
+            Self::Permission => "permission",
+            Self::Path => "path",
+            Self::Trouble => "trouble",
+            Self::Call => "call",
+        }
     }
 }
 

@@ -85,6 +85,11 @@ impl Deferrals {
         }
     }
 
+    /// How many programs have a channel.
+    pub fn count(&self) -> usize {
+        self.count.load(Ordering::Relaxed)
+    }
+
     fn one(&self, number: u64) -> Option<Arc<Deferring>> {
         self.channels.read().get(&number).map(Arc::clone)
     }

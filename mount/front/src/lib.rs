@@ -34,6 +34,7 @@ pub mod opening;
 pub mod ops;
 pub mod options;
 pub mod person;
+mod program_counts;
 mod program_files;
 pub mod programs;
 mod references;

@@ -158,6 +158,19 @@ pub struct InFlight {
     pub overdue: bool,
 }
 
+/// Programs that ask by channels (`cairnfs run`), and their calls since the volume was mounted.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Programs {
+    /// How many there are now.
+    pub connected: u64,
+    /// Calls that were answered, by operation.
+    pub answered: BTreeMap<String, u64>,
+    /// Those among them that their programs did not wait for.
+    pub deferred: u64,
+    /// Calls that were left to the kernel, by reason.
+    pub left: BTreeMap<String, u64>,
+}
+
 /// The status of a mounted volume.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Status {
@@ -190,6 +203,9 @@ pub struct Status {
     /// What carries them.
     #[serde(default)]
     pub transport: Transport,
+    /// Programs that ask beside the kernel.
+    #[serde(default)]
+    pub programs: Programs,
     /// Its backup; `None` without the mount option `backup=`.
     #[serde(default)]
     pub backup: Option<Backup>,
@@ -246,6 +262,7 @@ impl Status {
             last_error: faults.last.map(last_error),
             messages: messages.counts(),
             transport,
+            programs: Programs::default(),
             backup: None,
             counters: counters.map(|(name, n)| (name.to_owned(), n)).collect(),
         }

@@ -212,7 +212,7 @@ pub fn errors(status: &Status) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cairnfs_fuse::status::{Backup, Host, InFlight, LastError, Transport};
+    use cairnfs_fuse::status::{Backup, Host, InFlight, LastError, Programs, Transport};
 
     pub fn answer(state: State) -> Answer {
         let space = Space {
@@ -235,6 +235,7 @@ mod tests {
             last_error: None,
             messages: [("lookup".to_owned(), 0)].into(),
             transport: Transport::default(),
+            programs: Programs::default(),
             backup: None,
             counters: [("held_bytes".to_owned(), 0)].into(),
         };

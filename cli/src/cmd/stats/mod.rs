@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use cairnfs::fs::LEVELS;
 use cairnfs_daemon::failure::AnyError;
-use cairnfs_fuse::status::Status;
+use cairnfs_fuse::status::{Programs, Status};
 use serde::Serialize;
 
 use self::health::Health;
@@ -116,6 +116,7 @@ pub fn run(args: Args) -> Result<ExitCode, AnyError> {
     }
     let mut out = io::stdout().lock();
     let mut before = (Counters::new(), Counters::new(), (0, 0));
+    let mut programs_before = Programs::default();
     let mut prints = 0;
     loop {
         let mut answer = match daemon::status(&args.dir, args.timeout) {
@@ -134,6 +135,14 @@ pub fn run(args: Args) -> Result<ExitCode, AnyError> {
         let (polled, followed) = now.2;
         status.transport.polled = polled.saturating_sub(before.2.0);
         status.transport.followed = followed.saturating_sub(before.2.1);
+        let programs = status.programs.clone();
+        status.programs = Programs {
+            connected: programs.connected,
+            answered: since(&programs_before.answered, &programs.answered),
+            deferred: programs.deferred.saturating_sub(programs_before.deferred),
+            left: since(&programs_before.left, &programs.left),
+        };
+        programs_before = programs;
         print(&args, &answer, &health, &mut out)?;
         out.flush()?;
         prints += 1;

@@ -91,6 +91,10 @@ last_error_timestamp_seconds When the last error was met.
 fuse_messages_total Messages from the kernel since the volume was mounted, by operation.
 fuse_messages_polled_total Messages from the kernel that were found by polling, by transport.
 fuse_messages_followed_total Messages from the kernel that were served on the processor of the only client, by transport.
+programs Programs that are connected to the daemon (cairnfs run).
+program_calls_total Calls that were answered to such programs since the volume was mounted, by operation.
+program_calls_deferred_total Those among them that were not waited for.
+program_calls_left_total Calls that such programs were told to leave to the kernel, by reason.
 backup_moments_total Moments stored in the backup since the volume was mounted.
 backup_stored_bytes_total Bytes stored in the backup since the volume was mounted.
 backup_failures_total Failed attempts to store a moment since the volume was mounted.
@@ -149,6 +153,11 @@ pub fn write(out: &mut dyn Write, answer: &Answer, health: &Health) -> io::Resul
     page.each("fuse_messages_polled_total", "transport", polled)?;
     let followed = [(name, &transport.followed)];
     page.each("fuse_messages_followed_total", "transport", followed)?;
+    let programs = &status.programs;
+    page.metric("programs", programs.connected)?;
+    page.each("program_calls_total", "operation", &programs.answered)?;
+    page.metric("program_calls_deferred_total", programs.deferred)?;
+    page.each("program_calls_left_total", "reason", &programs.left)?;
     for (name, value) in &status.counters {
         page.counter(name, *value)?;
     }
@@ -296,6 +305,8 @@ mod tests {
                 followed: 6,
             },
         );
+        status.programs.answered = [("create".to_owned(), 1), ("write".to_owned(), 2)].into();
+        status.programs.left = [("path".to_owned(), 3)].into();
         status.backup = Some(Backup {
             age: Some(1),
             time: Some(2),
@@ -369,7 +380,12 @@ mod tests {
                 assert!(value.parse::<f64>().unwrap() >= 0.0);
                 samples += 1;
             }
-            let labelled = ["cairnfs_errors_total", "cairnfs_fuse_messages_total"];
+            let labelled = [
+                "cairnfs_errors_total",
+                "cairnfs_fuse_messages_total",
+                "cairnfs_program_calls_total",
+                "cairnfs_program_calls_left_total",
+            ];
             assert!(samples == 1 || labelled.contains(&name), "{name}");
         }
         let lookups = "\",mountpoint=\"/m\",operation=\"lookup\"} 1\n";

@@ -7,7 +7,7 @@ use std::cmp::Reverse;
 use cairnfs_core::refs::local_zone;
 use cairnfs_daemon::failure::{show_bytes, shown};
 use cairnfs_disk::types::Time;
-use cairnfs_fuse::status::Backup;
+use cairnfs_fuse::status::{Backup, Programs};
 
 use super::{Counters, health};
 use crate::daemon::Answer;
@@ -34,7 +34,9 @@ pub fn rows(answer: &Answer, full: u64) -> Vec<(Cow<'static, str>, String)> {
         ),
     ));
     let rows = rows.into_iter().map(|(name, value)| (name.into(), value));
-    rows.chain(message_rows(&answer.status.messages)).collect()
+    let messages = message_rows(&answer.status.messages).into_iter();
+    let programs = program_rows(&answer.status.programs).into_iter();
+    rows.chain(messages).chain(programs).collect()
 }
 
 fn safe(text: &str) -> String {
@@ -248,17 +250,39 @@ fn counter_rows(counters: &Counters) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// Messages from the kernel: all, then each operation that occurred, the most frequent first.
-fn message_rows(messages: &Counters) -> Vec<(Cow<'static, str>, String)> {
+/// Messages from the kernel: all, then each operation that occurred.
+fn message_rows(messages: &Counters) -> Vec<Row> {
     let total: u64 = messages.values().sum();
-    let mut met: Vec<_> = messages.iter().filter(|(_, n)| **n > 0).collect();
-    met.sort_by_key(|(_, n)| Reverse(**n));
-    let each = |(name, n): (&String, &u64)| (format!("  {}", safe(name)).into(), n.to_string());
     let head = ("messages from the kernel".into(), total.to_string());
-    [head]
-        .into_iter()
-        .chain(met.into_iter().map(each))
-        .collect()
+    [head].into_iter().chain(by_frequency(messages)).collect()
+}
+
+type Row = (Cow<'static, str>, String);
+
+/// A row for each that occurred, the most frequent first.
+fn by_frequency(counts: &Counters) -> impl Iterator<Item = Row> {
+    let mut met: Vec<_> = counts.iter().filter(|(_, n)| **n > 0).collect();
+    met.sort_by_key(|(_, n)| Reverse(**n));
+    met.into_iter()
+        .map(|(name, n)| (format!("  {}", safe(name)).into(), n.to_string()))
+}
+
+/// Programs of `cairnfs run`, if there were any.
+fn program_rows(programs: &Programs) -> Vec<Row> {
+    let answered: u64 = programs.answered.values().sum();
+    let left: u64 = programs.left.values().sum();
+    if programs.connected + answered + left == 0 {
+        return Vec::new();
+    }
+    let head = format!(
+        "{} connected, {answered} calls answered, {} of them not waited for",
+        programs.connected, programs.deferred
+    );
+    let mut rows: Vec<Row> = vec![("programs (cairnfs run)".into(), head)];
+    rows.extend(by_frequency(&programs.answered));
+    rows.push(("  left to the kernel".into(), left.to_string()));
+    rows.extend(by_frequency(&programs.left).map(|(name, n)| (format!("  {name}").into(), n)));
+    rows
 }
 
 /// A count, with the mean and the longest time.
@@ -345,6 +369,28 @@ mod tests {
         );
         backup.ended = true;
         assert!(row(&backup, "  newest").unwrap().ends_with(", ended"));
+    }
+
+    #[test]
+    fn programs_are_listed_if_there_were_any() {
+        assert_eq!(program_rows(&Programs::default()), []);
+        let programs = Programs {
+            connected: 1,
+            answered: [("write".to_owned(), 2), ("create".to_owned(), 3)].into(),
+            deferred: 2,
+            left: [("path".to_owned(), 4), ("known".to_owned(), 0)].into(),
+        };
+        let rows = program_rows(&programs);
+        let rows: Vec<_> = rows.iter().map(|(a, b)| (&**a, &**b)).collect();
+        let head = "1 connected, 5 calls answered, 2 of them not waited for";
+        let expected = [
+            ("programs (cairnfs run)", head),
+            ("  create", "3"),
+            ("  write", "2"),
+            ("  left to the kernel", "4"),
+            ("    path", "4"),
+        ];
+        assert_eq!(rows, expected);
     }
 
     #[test]

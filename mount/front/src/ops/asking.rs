@@ -110,6 +110,7 @@ impl Ops {
                 )
                 .showing(self.shown());
                 status.backup = self.backup.as_ref().map(|ask| ask());
+                status.programs = self.program_counts.shown(self.deferrals.count());
                 Ok(control::status_answer(&status))
             }
             Some(Question::Writable) => Ok(control::writable_answer(

@@ -33,8 +33,25 @@ impl Merged {
 }
 
 impl Ops {
-    /// Carries out what was deferred and is in trouble: by waiting, with the space that was set aside.
-    pub(super) fn insist(&self, program: &Program, request: &Request<'_>) -> Done<Vec<u64>> {
+    /// Carries out what was deferred, and if it was in trouble, once more: by waiting, with the space that was
+    /// set aside.
+    pub(super) fn insist(
+        &self,
+        program: &Program,
+        request: &Request<'_>,
+        served: Done<Vec<u64>>,
+    ) -> Done<Vec<u64>> {
+        let served = match served {
+            Err(Not::Mine(Why::Trouble) | Not::Failed(_)) => {
+                self.serve_by_waiting(program, request)
+            }
+            served => served,
+        };
+        self.note_loss(program, request, &served);
+        served
+    }
+
+    fn serve_by_waiting(&self, program: &Program, request: &Request<'_>) -> Done<Vec<u64>> {
         self.deferrals.meets_trouble(program.channel);
         let mut serving = Serving::new(self, program);
         let done = {
@@ -49,12 +66,7 @@ impl Ops {
 
     /// What was deferred and cannot be done, though its program may have gone on. A file that the kernel knows
     /// is no such case: its program waits for the answer.
-    pub(super) fn note_loss(
-        &self,
-        program: &Program,
-        request: &Request<'_>,
-        served: &Done<Vec<u64>>,
-    ) {
+    fn note_loss(&self, program: &Program, request: &Request<'_>, served: &Done<Vec<u64>>) {
         let is_done = match (served, request.op) {
             (Ok(words), Op::Write) => words.first() == Some(&(request.text.len() as u64)),
             (Ok(_) | Err(Not::Mine(Why::Known | Why::Call)), _) => true,

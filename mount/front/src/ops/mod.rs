@@ -54,6 +54,7 @@ use crate::known_dirs::KnownDirs;
 use crate::losses::Losses;
 use crate::messages::{Messages, Operation};
 use crate::options::WriteMode;
+use crate::program_counts::ProgramCounts;
 use crate::program_files::ProgramFiles;
 use crate::status::{Backup, Transport};
 use crate::trees::{Place, STALE, Trees};
@@ -154,6 +155,7 @@ pub struct Ops {
     dirs: KnownDirs,
     files: ProgramFiles,
     deferrals: Deferrals,
+    program_counts: ProgramCounts,
     /// Held while a listing is renewed, and by a replacement: the notification of a renewal discards
     /// a GETATTR reply that is on its way.
     renewing: Mutex<()>,
@@ -193,6 +195,7 @@ impl Ops {
             dirs: KnownDirs::default(),
             files: ProgramFiles::with_door(door_name()),
             deferrals: Deferrals::default(),
+            program_counts: ProgramCounts::default(),
             renewing: Mutex::default(),
             messages: Messages::default(),
             backup: None,

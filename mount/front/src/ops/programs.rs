@@ -100,24 +100,29 @@ impl Ops {
         merged: &mut Option<Merged>,
         reply: &mut Vec<u8>,
     ) {
-        let served = match Request::parse(request) {
-            None => not(Why::Call),
-            Some(request) if deferred && self.merges(program, &request, merged) => Ok(Vec::new()),
-            Some(request) => {
-                self.set_merged(merged);
-                let mut served = self.served(program, &request);
-                if deferred {
-                    if let Err(Not::Mine(Why::Trouble) | Not::Failed(_)) = served {
-                        served = self.insist(program, &request);
-                    }
-                    self.note_loss(program, &request, &served);
-                }
+        let Some(request) = Request::parse(request) else {
+            return call::put_reply(reply, Status::NotMine, &[Why::Call as u64]);
+        };
+        let served = if deferred && self.merges(program, &request, merged) {
+            Ok(Vec::new())
+        } else {
+            self.set_merged(merged);
+            let served = self.served(program, &request);
+            if deferred {
+                self.insist(program, &request, served)
+            } else {
                 served
             }
         };
         match served {
-            Ok(words) => call::put_reply(reply, Status::Done, &words),
-            Err(Not::Mine(why)) => call::put_reply(reply, Status::NotMine, &[why as u64]),
+            Ok(words) => {
+                self.program_counts.answered(request.op, deferred);
+                call::put_reply(reply, Status::Done, &words);
+            }
+            Err(Not::Mine(why)) => {
+                self.program_counts.left(why);
+                call::put_reply(reply, Status::NotMine, &[why as u64]);
+            }
             Err(Not::Failed(errno)) => {
                 call::put_reply(reply, Status::Failed, &[errno.unsigned_abs().into()]);
             }
