@@ -97,6 +97,14 @@ impl Op {
         Self::ALL.get(at).copied()
     }
 
+    /// Whether programs do not wait for it, if they have a lease. A close needs none.
+    pub fn may_be_deferred(self) -> bool {
+        matches!(
+            self,
+            Self::Write | Self::FileChmod | Self::FileChown | Self::FileUtimens | Self::Close
+        )
+    }
+
     /// Its name in counts.
     pub fn name(self) -> &'static str {
         match self {

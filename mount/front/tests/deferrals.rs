@@ -111,27 +111,9 @@ impl Caller {
 
     /// As a program does: deferred if possible. False if the kernel is to be asked.
     fn write(&self, file: Made, bytes: &[u8]) -> bool {
-        let args = [file.number, NONE, 0, 0, 0];
-        let other: &[u8] = &[];
-        let request = Request {
-            op: Op::Write,
-            args,
-            text: bytes,
-            other,
-        };
-        let parts = [&request.head()[..], bytes];
-        let mut reply = [0; 200];
-        let deferred = match file.lease {
-            Some(lease) => self.client.defer(lease.epoch, &parts, &mut reply),
-            None => Err(Gone::NotAsked),
-        };
-        let answered = match deferred {
-            Ok(Deferred::Accepted) => return true,
-            Ok(Deferred::Answered(len)) => answer(&reply[..len]),
-            Err(_) => self.call(Op::Write, args, bytes),
-        };
-        match answered {
-            Ok([len, ..]) => {
+        match self.change(file, Op::Write, NONE, bytes) {
+            Ok(None) => true,
+            Ok(Some(len)) => {
                 assert_eq!(len, bytes.len() as u64);
                 true
             }
@@ -140,6 +122,30 @@ impl Caller {
                 false
             }
         }
+    }
+
+    /// Changes a file. `None`: it is deferred; otherwise the first word of the answer.
+    fn change(&self, file: Made, op: Op, arg: u64, text: &[u8]) -> Result<Option<u64>, Why> {
+        let args = [file.number, arg, 0, 0, 0];
+        let other: &[u8] = &[];
+        let request = Request {
+            op,
+            args,
+            text,
+            other,
+        };
+        let parts = [&request.head()[..], text];
+        let mut reply = [0; 200];
+        let deferred = match file.lease {
+            Some(lease) => self.client.defer(lease.epoch, &parts, &mut reply),
+            None => Err(Gone::NotAsked),
+        };
+        let [first, ..] = match deferred {
+            Ok(Deferred::Accepted) => return Ok(None),
+            Ok(Deferred::Answered(len)) => answer(&reply[..len])?,
+            Err(_) => self.call(op, args, text)?,
+        };
+        Ok(Some(first))
     }
 }
 
@@ -220,13 +226,20 @@ fn a_file_that_is_listed_has_all_that_was_written() {
 #[test]
 fn another_program_finds_what_was_deferred() {
     let stand = Stand::new(64 << 20);
-    let (one, other) = (stand.join(), stand.join());
+    let programs = [stand.join(), stand.join()];
     for round in 0..300u64 {
+        let [one, other] = &programs;
+        let (one, other) = if round % 2 == 0 {
+            (one, other)
+        } else {
+            (other, one)
+        };
         let name = format!("f{round}");
         let file = one.create(&name);
         for n in 0..round % 30 {
             assert!(one.write(file, &n.to_le_bytes()));
         }
+        one.change(file, Op::FileChmod, 0o640, &[]).unwrap();
         let mode = [ROOT, 0o600, 0, 0, 0];
         other.call(Op::Chmod, mode, name.as_bytes()).unwrap();
         let moved = format!("moved-{round}");
@@ -248,6 +261,7 @@ fn another_program_finds_what_was_deferred() {
         let len = stand.ops.read(found.node, 0, &mut bytes).unwrap();
         let written: Vec<u8> = (0..round % 30).flat_map(u64::to_le_bytes).collect();
         assert_eq!(&bytes[..len], written);
+        assert_eq!(found.attr.mode & 0o777, 0o600);
         stand.ops.forget(found.node, 1);
     }
 }

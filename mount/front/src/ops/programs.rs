@@ -103,6 +103,7 @@ impl Ops {
         let Some(request) = Request::parse(request) else {
             return call::put_reply(reply, Status::NotMine, &[Why::Call as u64]);
         };
+        let deferred = deferred && request.op.may_be_deferred();
         let served = if deferred && self.merges(program, &request, merged) {
             Ok(Vec::new())
         } else {
