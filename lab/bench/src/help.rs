@@ -28,6 +28,7 @@ Columns (--with):
   cairnfs               the library, by path; calls in the same process
   cairnfs-without-NAME  as cairnfs, with that mechanism left out
   cairnfs-mount         `cairnfs mount`; system calls, through FUSE
+  cairnfs-run           the same, with programs run by `cairnfs run`; only in rows of programs
   noop                  a FUSE mount that answers every request and stores nothing: the upper bound
                         of a mount; it has no walks and no attributes to read back
   raw                   the device itself: a write and a flush, past the page cache; only in fsync,

@@ -21,7 +21,7 @@ const SIGNALS: &str = include_str!("signals.c");
 const CROWD: &str = include_str!("crowd.py");
 
 /// Builds the library, which is of another package, beside the command.
-fn build() {
+pub fn build() {
     static BUILT: Once = Once::new();
     BUILT.call_once(|| {
         let mut cargo = Command::new(env!("CARGO"));

@@ -91,7 +91,7 @@ impl Hooks for Shared {
     fn sync(&self, path: &Path) -> Result<()> {
         // syncfs(2) does not reach the daemon of a FUSE mount.
         match self.lock().system {
-            System::CairnfsMount => Ok(cairnfs_fuse::control::sync(path).map(drop)?),
+            system if system.is_our_mount() => Ok(cairnfs_fuse::control::sync(path).map(drop)?),
             _ => Ok(rustix::fs::syncfs(&File::open(path)?)?),
         }
     }
@@ -113,7 +113,7 @@ impl Mount {
         let dir = self.spot.dir.clone();
         self.undo.note(Trace::Mount(dir));
         let mounted = match self.system {
-            System::CairnfsMount => {
+            system if system.is_our_mount() => {
                 let cache = self.spot.cache.map(|bytes| format!("cache={bytes}"));
                 let program = self.spot.programs.cairnfs.clone();
                 self.serve((&program, &["mount", "--foreground"]), cache, true)
@@ -187,7 +187,7 @@ impl Mount {
         }
         let dir = self.spot.dir.clone();
         match self.system {
-            System::CairnfsMount => {
+            system if system.is_our_mount() => {
                 self.undo.run(
                     Command::new(&self.spot.programs.cairnfs)
                         .arg("umount")

@@ -75,7 +75,7 @@ pub fn compare(args: &Compare, out: &mut dyn Write) -> Result<()> {
 
 /// Returns the file systems of a comparison.
 fn systems(args: &Compare) -> Vec<System> {
-    use System::{Btrfs, Cairnfs, CairnfsMount, Ext4, Noop, Xfs};
+    use System::{Btrfs, Cairnfs, CairnfsMount, CairnfsRun, Ext4, Noop, Xfs};
     if args.mechanisms {
         saved::systems()
     } else if !args.with.is_empty() {
@@ -83,7 +83,7 @@ fn systems(args: &Compare) -> Vec<System> {
     } else if args.single_client {
         vec![CairnfsMount, Noop, Xfs, Ext4, Btrfs]
     } else if args.everyday {
-        vec![CairnfsMount, Xfs, Ext4, Btrfs]
+        vec![CairnfsMount, CairnfsRun, Xfs, Ext4, Btrfs]
     } else {
         vec![Cairnfs, CairnfsMount, Noop, Xfs, Ext4, Btrfs]
     }
@@ -299,7 +299,7 @@ mod tests {
         assert_eq!(of(&[]).len(), 6);
         let single = of(&["--single-client", "--everyday"]);
         assert!(single.contains(&System::Noop) && !single.contains(&System::Cairnfs));
-        assert_eq!(of(&["--everyday"]).len(), 4);
+        assert_eq!(of(&["--everyday"]).len(), 5);
         assert_eq!(of(&["--everyday", "--with", "xfs"]), [System::Xfs]);
         assert!(args(&["--everyday", "--threads", "2"]).is_err());
         assert_eq!(asked(&["--everyday"]).unwrap(), [""; 0]);

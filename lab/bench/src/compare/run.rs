@@ -123,6 +123,7 @@ impl<'a> Ground<'a> {
             dir: &self.spot.dir,
             inputs: self.inputs(),
             stores: system != System::Noop,
+            run_by: (system == System::CairnfsRun).then_some(&self.spot.programs.cairnfs),
         };
         let mut meter = Meter::new(target);
         load.measure(&site, &mut meter)?;

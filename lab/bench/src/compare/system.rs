@@ -17,6 +17,8 @@ pub enum System {
     Cairnfs,
     /// CairnFS, mounted through FUSE
     CairnfsMount,
+    /// The same, with programs that ask its daemon beside the kernel (`cairnfs run`)
+    CairnfsRun,
     /// A FUSE file system that stores nothing: what FUSE itself costs
     Noop,
     /// CairnFS in-process by path, without a mechanism
@@ -34,8 +36,17 @@ pub enum System {
 impl System {
     /// All of them; those that lack a mechanism come last.
     fn all() -> impl Iterator<Item = System> {
-        use System::{Btrfs, Cairnfs, CairnfsMount, Ext4, Noop, Raw, Xfs};
-        let whole = [Cairnfs, CairnfsMount, Noop, Raw, Xfs, Ext4, Btrfs];
+        use System::{Btrfs, Cairnfs, CairnfsMount, CairnfsRun, Ext4, Noop, Raw, Xfs};
+        let whole = [
+            Cairnfs,
+            CairnfsMount,
+            CairnfsRun,
+            Noop,
+            Raw,
+            Xfs,
+            Ext4,
+            Btrfs,
+        ];
         let lacking = Mechanism::ALL.into_iter().map(System::CairnfsWithout);
         whole.into_iter().chain(lacking)
     }
@@ -55,7 +66,12 @@ impl System {
 
     /// Whether it is CairnFS, by any interface.
     pub fn is_ours(self) -> bool {
-        self.in_process() || self == System::CairnfsMount
+        self.in_process() || self.is_our_mount()
+    }
+
+    /// Whether it is a mount of CairnFS.
+    pub fn is_our_mount(self) -> bool {
+        matches!(self, System::CairnfsMount | System::CairnfsRun)
     }
 
     /// Whether it is a file system of the kernel.
@@ -67,6 +83,7 @@ impl System {
     pub fn interface(self) -> &'static str {
         match self {
             System::CairnfsMount => "FUSE",
+            System::CairnfsRun => "FUSE, and shared memory",
             System::Noop => "FUSE, stores nothing",
             System::Raw => "the device, no file system",
             System::Xfs | System::Ext4 | System::Btrfs => "kernel",
@@ -100,7 +117,9 @@ impl System {
             System::Ext4 => needs("mkfs.ext4", "e2fsprogs"),
             System::Btrfs => needs("mkfs.btrfs", "btrfs-progs"),
             System::Noop => needs_fuse(),
-            System::CairnfsMount => programs.check().and_then(|()| needs_fuse()),
+            System::CairnfsMount | System::CairnfsRun => {
+                programs.check().and_then(|()| needs_fuse())
+            }
             _ if self.is_ours() => programs.check(),
             _ => Ok(()),
         }
@@ -113,6 +132,7 @@ impl fmt::Display for System {
         f.pad(match self {
             System::Cairnfs => "cairnfs",
             System::CairnfsMount => "cairnfs-mount",
+            System::CairnfsRun => "cairnfs-run",
             System::CairnfsWithout(mechanism) => {
                 return f.pad(&format!("cairnfs-without-{}", mechanism.name()));
             }

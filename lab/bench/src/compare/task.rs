@@ -146,10 +146,12 @@ impl Task {
         match &self.work {
             Work::Fsync(fsync) if system == System::Raw => fsync.block.is_multiple_of(raw::BLOCK),
             Work::Mixed(mixed) if system == System::Raw => mixed.size.is_multiple_of(raw::BLOCK),
-            Work::Fsync(_) | Work::Mixed(_) => true,
+            Work::Fsync(_) | Work::Mixed(_) => system != System::CairnfsRun,
             _ if system == System::Raw => false,
             Work::External(load) if system == System::Noop => load.only_writes(),
             Work::External(_) => !system.in_process(),
+            // Only programs have its library loaded.
+            _ if system == System::CairnfsRun => false,
             Work::Branches(branches) if branches.git => !system.is_ours() && system != System::Noop,
             Work::Branches(_) | Work::Ageing(_) => system != System::Noop,
             _ => true,

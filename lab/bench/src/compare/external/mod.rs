@@ -181,6 +181,8 @@ pub struct Site<'a> {
     pub inputs: Inputs<'a>,
     /// Whether the file system stores files.
     pub stores: bool,
+    /// The command `cairnfs`, if programs are run by its `run`.
+    pub run_by: Option<&'a PathBuf>,
 }
 
 impl Site<'_> {
@@ -191,7 +193,23 @@ impl Site<'_> {
 
     /// Runs a program, which must succeed, outside of any phase.
     fn run(&self, command: &mut Command) -> Result<String> {
-        self.inputs.undo.run(command)
+        let undo = self.inputs.undo;
+        let Some(cairnfs) = self.run_by else {
+            return undo.run(command);
+        };
+        let mut run = Command::new(cairnfs);
+        run.arg("run").arg(command.get_program());
+        run.args(command.get_args());
+        if let Some(dir) = command.get_current_dir() {
+            run.current_dir(dir);
+        }
+        for (name, value) in command.get_envs() {
+            match value {
+                Some(value) => run.env(name, value),
+                None => run.env_remove(name),
+            };
+        }
+        undo.run(&mut run)
     }
 
     /// Runs clients side by side, each with its commands in turn, and measures them as one phase
@@ -203,11 +221,10 @@ impl Site<'_> {
         operations: u64,
         clients: Vec<Vec<Command>>,
     ) -> Result<String> {
-        let undo = self.inputs.undo;
         let run = |commands: Vec<Command>| -> Result<String> {
             commands
                 .into_iter()
-                .map(|mut command| undo.run(&mut command))
+                .map(|mut command| self.run(&mut command))
                 .collect()
         };
         let mut printed = String::new();
