@@ -200,7 +200,16 @@ fn new_images_are_private() {
         "1.0",
     ];
     p.run(&[&steps[..], &["--image", "replayed.img"]].concat());
-    for name in ["made.img", "imported.img", "library.img", "replayed.img"] {
+    let moments = format!("file://{}", p.path("moments").display());
+    p.ok(&["backup", "imported.img", &moments]);
+    p.ok(&["restore-from", &moments, "restored.img"]);
+    for name in [
+        "made.img",
+        "imported.img",
+        "library.img",
+        "replayed.img",
+        "restored.img",
+    ] {
         assert_eq!(mode(name), 0o600, "{name}");
     }
     let shared = fs::Permissions::from_mode(0o640);

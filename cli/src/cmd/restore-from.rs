@@ -110,6 +110,7 @@ pub fn run(args: &Args) -> Result<ExitCode, AnyError> {
     };
     inside::refuse_file(&args.url, &args.file)?;
     let file = WholeFile::make(&args.file, shown(&args.file), false, OTHERWISE)?;
+    file.make_private()?;
     let opened = Opened::open(&args.url, &args.key, &ended)?;
     let moment = args.at.moment(&opened, &args.url)?;
     let (store, seal) = (Arc::clone(&opened.store), Arc::clone(&opened.seal));

@@ -11,6 +11,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
+use std::time::Duration;
 
 use cairnfs_channel::call::{COUNTERS, LEFT, Op, Why};
 use cairnfs_daemon::failure::{AnyError, Explain, Failure, io_text, shown};
@@ -175,14 +176,11 @@ fn mounts() -> OsString {
     let table = mountinfo::list(Path::new("/proc/self/mountinfo"));
     let mut value = OsString::new();
     for entry in table.into_iter().rev() {
-        let is_seen =
-            || mountinfo::holding(&entry.mountpoint).is_ok_and(|top| is_same(top, &entry));
         let is_served = entry.is_ours()
             && !entry.is_moment()
             && entry.root == Path::new("/")
-            && entry.value("user_id") == Some(&of_user)
-            && is_seen();
-        let Some(socket) = is_served.then(|| socket(&entry.mountpoint, user)).flatten() else {
+            && entry.value("user_id") == Some(&of_user);
+        let Some(socket) = is_served.then(|| socket(&entry, user)).flatten() else {
             continue;
         };
         let fields = [
@@ -204,13 +202,15 @@ fn mounts() -> OsString {
     value
 }
 
-fn is_same(top: Option<MountEntry>, entry: &MountEntry) -> bool {
-    top.is_some_and(|top| top.id == entry.id)
-}
+/// Time for a daemon to say which volume it has open.
+const WAIT: Duration = Duration::from_secs(1);
 
-/// The socket of the daemon that serves the mount on a directory.
-fn socket(dir: &Path, user: u32) -> Option<PathBuf> {
-    let name = MountLocation::of(dir).ok()??.socket()?;
+/// The socket of the daemon that serves a mount; `None` if it does not answer, or another mount hides it.
+fn socket(entry: &MountEntry, user: u32) -> Option<PathBuf> {
+    let location = MountLocation::within(&entry.mountpoint, WAIT).ok()??;
+    let name = Some(location)
+        .filter(|location| location.entry.id == entry.id)?
+        .socket()?;
     let folders = Folder::all_of(user).into_iter();
     let mut sockets = folders.map(|folder| folder.shown(&name));
     sockets.find(|socket| socket.exists())

@@ -4,9 +4,10 @@
 //! whatever ends this process; else, and if it replaces another file, under a temporary name beside
 //! the final one. A file that got the final name meanwhile is replaced only if that was permitted.
 
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use cairnfs::fs::inspect;
@@ -27,6 +28,17 @@ pub struct WholeFile {
 }
 
 impl WholeFile {
+    /// Lets only its owner read it. For images, before anything is in it.
+    ///
+    /// # Errors
+    /// The file system's.
+    pub fn make_private(&self) -> Result<(), Failure> {
+        let private = Permissions::from_mode(0o600);
+        self.file
+            .set_permissions(private)
+            .explain(self.pending.shown())
+    }
+
     /// Begins a file at `path`, which messages call `shown`. `force` permits replacing a file;
     /// `otherwise` is what to do if something has the name that is not replaced.
     ///

@@ -108,6 +108,11 @@ fn swap<T: Failed>(fd: c_int) -> Option<T> {
 /// Most bytes of parts that are joined, on the stack, which may be a signal handler's.
 const JOINED: usize = 16 << 10;
 
+/// Writes bytes of this library at an offset, or where the file is; `None`: the kernel is to be asked.
+pub fn write_here(fd: c_int, bytes: &[u8], at: Option<u64>) -> Option<ssize_t> {
+    write_at(fd, bytes.as_ptr().cast(), bytes.len(), at.unwrap_or(NONE))
+}
+
 /// Writes bytes of the program, unless they are too many for one request.
 fn write_at(fd: c_int, bytes: *const c_void, len: size_t, at: u64) -> Option<ssize_t> {
     if files::is_empty() {

@@ -18,7 +18,7 @@ use rustix::io::{DupFlags, Errno, FdFlags, dup3, fcntl_getfd};
 use rustix::thread::sched_yield;
 
 use crate::mounts::Text;
-use crate::raw::system_call;
+use crate::raw::{fail, system_call};
 use crate::session;
 
 /// Descriptors with larger numbers are never placeholders.
@@ -156,6 +156,12 @@ pub fn is_writable(fd: i32) -> bool {
     [libc::O_WRONLY, libc::O_RDWR].contains(&(flags & libc::O_ACCMODE))
 }
 
+/// Whether each write to a placeholder goes to the end of its file.
+pub fn appends(fd: i32) -> bool {
+    let flags = usize::try_from(fd).ok().and_then(|fd| FLAGS.get(fd));
+    flags.is_some_and(|flags| flags.load(Ordering::Relaxed) as i32 & libc::O_APPEND != 0)
+}
+
 /// The daemon closes a file.
 pub fn tell_closed(file: File) {
     // Without a daemon nothing is open.
@@ -200,6 +206,11 @@ pub fn swap(fd: i32) -> Result<(), i32> {
         return swapped.map_err(Errno::raw_os_error);
     }
     Ok(())
+}
+
+/// As [`swap`], for a call that is not served; what it returns if that fails.
+pub fn swapped(fd: i32) -> Option<i32> {
+    swap(fd).err().map(fail)
 }
 
 /// Swaps all placeholders. What cannot be swapped stays, and fails loudly.

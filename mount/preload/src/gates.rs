@@ -218,7 +218,7 @@ macro_rules! gates {
 gates! {
     First: read __read_chk readv pread pread64 __pread_chk __pread64_chk preadv preadv64 preadv2
         preadv64v2 pwritev pwritev64 pwritev2 pwritev64v2 fallocate fallocate64 fsync fdatasync
-        sync_file_range syncfs flock lockf lockf64 fcntl fcntl64 ioctl dup fgetxattr fsetxattr
+        sync_file_range syncfs flock lockf lockf64 fcntl fcntl64 dup fgetxattr fsetxattr
         flistxattr fremovexattr fstatfs fstatfs64 fstatvfs fstatvfs64 tcgetattr tcsetattr fpathconf
         fchdir dprintf vdprintf __dprintf_chk __vdprintf_chk fstatat fstatat64 statx
         name_to_handle_at fexecve execveat futimesat faccessat readahead getdents64 send sendto recv
@@ -226,7 +226,7 @@ gates! {
     FirstToo: posix_fallocate posix_fallocate64 posix_fadvise posix_fadvise64 fdopen fdopendir
         isatty ttyname ttyname_r;
     All: fork _Fork execve execv execvp execvpe execl execlp execle forkpty daemon login_tty sendmsg
-        sendmmsg sendfile sendfile64 splice tee vmsplice copy_file_range poll ppoll __poll_chk
+        sendmmsg sendfile sendfile64 splice tee vmsplice poll ppoll __poll_chk
         __ppoll_chk select pselect epoll_ctl linkat aio_read aio_read64 aio_write aio_write64
         aio_fsync aio_fsync64 lio_listio lio_listio64 mount umount umount2;
     Shares: vfork clone posix_spawn posix_spawnp system popen;

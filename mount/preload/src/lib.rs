@@ -22,6 +22,7 @@
 ))]
 #![allow(unsafe_code, reason = "it takes the place of functions of C")]
 
+mod copies;
 mod counters;
 mod descriptors;
 mod files;
@@ -38,6 +39,7 @@ mod umask;
 
 extern "C" fn begin() {
     names::find();
+    copies::find();
     descriptors::find();
     gates::find();
     life::begin();

@@ -8,7 +8,7 @@ use rustix::fd::AsRawFd;
 use rustix::fs::{self, CWD, Mode, OFlags};
 
 use crate::files::{self, File};
-use crate::mounts::{self, Seen, Text};
+use crate::mounts::{self, Mount, Seen, Text};
 use crate::next::functions;
 use crate::raw::fail;
 use crate::session::{self, Not, Session};
@@ -50,17 +50,21 @@ fn resolve(dir: c_int, path: *const c_char) -> Option<Resolved<'static>> {
     // SAFETY: the function of libc demands a C string, which stays as long as its call.
     let path: &'static [u8] = unsafe { CStr::from_ptr(path) }.to_bytes();
     let absolute = path.first() == Some(&b'/');
-    let seen = if absolute { None } else { see_base(dir) };
-    let (number, mount, rest) = mounts::all().find_map(|(number, mount)| match seen {
-        Some(seen) => (seen.device == mount.device).then_some((number, mount, path)),
+    let seen = if absolute { None } else { Some(see_base(dir)?) };
+    let inside = |seen: &Seen| mounts::all().find(|(_, mount)| mount.device == seen.device);
+    let (seen, (number, mount), rest) = match seen.and_then(|seen| Some((seen, inside(&seen)?))) {
+        Some((seen, mount)) => (Some(seen), mount, path),
         None if absolute => {
-            let rest = path.strip_prefix(mount.dir)?;
-            rest.first().filter(|slash| **slash == b'/')?;
-            let names = rest.iter().position(|byte| *byte != b'/')?;
-            Some((number, mount, rest.get(names..)?))
+            let found = mounts::all().find_map(|at| Some((at, below(path, at.1.dir)?)));
+            let (mount, rest) = found?;
+            (None, mount, rest)
         }
-        None => None,
-    })?;
+        None if dir == libc::AT_FDCWD => {
+            let (mount, rest) = from_outside(path)?;
+            (None, mount, rest)
+        }
+        None => return None,
+    };
     let session = session::get_or_start(number, mount)?;
     let base = match seen {
         Some(seen) => seen,
@@ -75,6 +79,38 @@ fn resolve(dir: c_int, path: *const c_char) -> Option<Resolved<'static>> {
         session,
         base: base.ino,
         rest,
+    })
+}
+
+/// What follows a directory in a path.
+fn below<'p>(path: &'p [u8], dir: &[u8]) -> Option<&'p [u8]> {
+    let rest = path.strip_prefix(dir)?;
+    rest.first().filter(|slash| **slash == b'/')?;
+    let names = rest.iter().position(|byte| *byte != b'/')?;
+    rest.get(names..)
+}
+
+/// A path that leads from the working directory into a mount.
+fn from_outside(path: &[u8]) -> Option<((usize, &'static Mount), &[u8])> {
+    // Most do not lead downwards.
+    path.iter().position(|byte| *byte == b'/')?;
+    let mut text = [0u8; 4096];
+    // SAFETY: the buffer has as many bytes.
+    let cwd = unsafe {
+        if libc::getcwd(text.as_mut_ptr().cast(), text.len()).is_null() {
+            return None;
+        }
+        CStr::from_ptr(text.as_ptr().cast()).to_bytes()
+    };
+    mounts::all().find_map(|at| {
+        let dir = at.1.dir.strip_prefix(cwd)?;
+        let dir = if cwd == b"/" {
+            dir
+        } else {
+            dir.strip_prefix(b"/")?
+        };
+        (!dir.is_empty()).then_some(())?;
+        Some((at, below(path, dir)?))
     })
 }
 

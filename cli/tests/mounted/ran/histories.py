@@ -2,6 +2,7 @@
 `raw` runs goes through the kernel. The function is named by the first argument; the others are its own."""
 
 import ctypes
+import errno
 import json
 import mmap
 import os
@@ -128,6 +129,69 @@ def descends():
     child = os.posix_spawn("/bin/echo", ["echo", "posix"], os.environ, file_actions=actions)
     assert os.waitpid(child, 0)[1] == 0
     assert raw("cat f g h of-child") == "parent child parent spawned\nposix\ninner"
+
+
+def copies():
+    """A copy of a small file is served; the kernel's refusals are given without it."""
+    FICLONE = 0x40049409
+    os.mkdir("copies")
+    raw("head -c 40000 /dev/urandom > copies/source; head -c 3000 /dev/urandom > /tmp/copied")
+    source = os.open("copies/source", os.O_RDONLY)
+    to = served("copies/same")
+    assert libc.ioctl(to, ctypes.c_ulong(FICLONE), source) == -1
+    assert ctypes.get_errno() == errno.EOPNOTSUPP
+    copied = 0
+    while copied < 40000:
+        n = os.copy_file_range(source, to, 1 << 30)
+        assert 0 < n <= 40000 - copied, n
+        copied += n
+    assert os.copy_file_range(source, to, 1 << 30) == 0
+    # With offsets, which are moved, and not those of the files.
+    assert os.copy_file_range(source, to, 10, 5, 40000) == 10
+    assert real_flags(to) & os.O_PATH
+    os.close(to)
+    raw("head -c 40000 copies/same | cmp - copies/source")
+    raw("tail -c 10 copies/same | cmp - <(tail -c +6 copies/source | head -c 10)")
+    os.close(source)
+    outside = os.open("/tmp/copied", os.O_RDONLY)
+    to = served("copies/other")
+    assert libc.ioctl(to, ctypes.c_ulong(FICLONE), outside) == -1
+    assert ctypes.get_errno() == errno.EXDEV
+    try:
+        os.copy_file_range(outside, to, 3000)
+        raise AssertionError("copied")
+    except OSError as refused:
+        assert refused.errno == errno.EXDEV, refused
+    assert real_flags(to) & os.O_PATH
+    assert libc.ioctl(to, ctypes.c_ulong(FICLONE), 9999) == -1
+    assert ctypes.get_errno() == errno.EBADF
+    os.close(to)
+    # To the end only: the kernel refuses it.
+    to = served("copies/end", NEW | os.O_APPEND)
+    try:
+        os.copy_file_range(os.open("copies/source", os.O_RDONLY), to, 10)
+        raise AssertionError("copied")
+    except OSError as refused:
+        assert refused.errno == errno.EBADF, refused
+    os.close(to)
+
+
+def from_outside():
+    """A relative path that leads from outside into the mount."""
+    top = os.getcwd()
+    above, name = os.path.split(top)
+    os.chdir(above)
+    fd = os.open(f"{name}/outside", NEW, 0o644)
+    assert real_flags(fd) & os.O_PATH
+    os.write(fd, b"x")
+    os.close(fd)
+    os.rename(f"{name}/outside", f"{name}//moved")
+    os.chdir("/")
+    fd = os.open(f"{top[1:]}/again", NEW, 0o644)
+    assert real_flags(fd) & os.O_PATH
+    os.close(fd)
+    os.chdir(top)
+    raw("test $(cat moved) = x; test -f again; test ! -e outside")
 
 
 def closes_on_exec():
