@@ -42,6 +42,7 @@ fn clone(to: c_int, from: c_int) -> Option<c_int> {
 }
 
 /// Copies to a placeholder from another file. `None`: the kernel does, or refuses.
+#[inline(never)]
 fn copy(
     (from, from_at): (c_int, *mut off64_t),
     (to, to_at): (c_int, *mut off64_t),

@@ -105,8 +105,11 @@ fn swap<T: Failed>(fd: c_int) -> Option<T> {
     })
 }
 
+/// More parts are refused by the kernel.
+const MOST_PARTS: c_int = 1024;
+
 /// Most bytes of parts that are joined, on the stack, which may be a signal handler's.
-const JOINED: usize = 16 << 10;
+const JOINED: usize = 2 << 10;
 
 /// Writes bytes of this library at an offset, or where the file is; `None`: the kernel is to be asked.
 pub fn write_here(fd: c_int, bytes: &[u8], at: Option<u64>) -> Option<ssize_t> {
@@ -129,8 +132,8 @@ fn write_at(fd: c_int, bytes: *const c_void, len: size_t, at: u64) -> Option<ssi
     })
 }
 
+#[inline(never)]
 fn write_parts(fd: c_int, parts: *const iovec, count: c_int) -> Option<ssize_t> {
-    files::get(fd)?;
     let mut all = [0u8; JOINED];
     let mut len = 0usize;
     for n in 0..usize::try_from(count).ok()? {
@@ -252,7 +255,11 @@ functions! {
         u64::try_from(offset).map_or_else(|_| swap(fd), |at| write_at(fd, bytes, len, at))
     }
     fn writev(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t {
-        if files::is_empty() { None } else { write_parts(fd, parts, count) }
+        match files::get(fd) {
+            Some(_) if (1..=MOST_PARTS).contains(&count) => write_parts(fd, parts, count),
+            Some(_) => swap(fd),
+            None => None,
+        }
     }
     fn lseek(fd: c_int, offset: off_t, whence: c_int) -> off_t {
         seek(fd, offset, whence)

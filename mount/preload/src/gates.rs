@@ -3,11 +3,11 @@
 //! keeps all registers of arguments and jumps to the next function. So functions with variable arguments
 //! can be among them, and those that return twice.
 
-use std::ffi::c_void;
+use std::ffi::{c_char, c_void};
 
 use crate::next::{Next, name};
 use crate::raw::fail;
-use crate::{files, life, limits, session};
+use crate::{files, life, limits, names, session};
 
 /// What is done before a function is called.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -16,6 +16,12 @@ enum Before {
     First,
     /// The same for one that returns null, or a number of an error: that of a descriptor that cannot be used.
     FirstToo,
+    /// Its first argument is a path, which may lead to a descriptor of this process.
+    Path,
+    /// Its second one is.
+    SecondPath,
+    /// Its first argument is a descriptor, its second one such a path; if it fails, it returns -1.
+    At,
     /// It may use any descriptor, or hand them on.
     All,
     /// The same, and it may make a process with the memory of this one.
@@ -55,7 +61,7 @@ const HARMLESS: [i64; 12] = [
 
 /// Does what is to be done before a function, and returns the address of the next one. Without one, that of
 /// a function that fails.
-unsafe extern "C" fn before(first: usize, gate: &'static Gate) -> *mut c_void {
+unsafe extern "C" fn before(first: usize, gate: &'static Gate, second: usize) -> *mut c_void {
     match gate.before {
         Before::Ends => life::end(),
         Before::Closes => life::disconnect(),
@@ -69,7 +75,12 @@ unsafe extern "C" fn before(first: usize, gate: &'static Gate) -> *mut c_void {
             files::swap_all();
         }
         _ if files::is_empty() => {}
-        Before::First => {
+        Before::Path => names::may_lead_here(first as *const c_char),
+        Before::SecondPath => names::may_lead_here(second as *const c_char),
+        Before::First | Before::At => {
+            if gate.before == Before::At {
+                names::may_lead_here(second as *const c_char);
+            }
             if let Err(errno) = files::swap(first as i32) {
                 fail(errno);
                 return failed as *mut c_void;
@@ -120,6 +131,7 @@ macro_rules! pass {
             "movups [rsp + 80], xmm5",
             "movups [rsp + 96], xmm6",
             "movups [rsp + 112], xmm7",
+            "mov rdx, rsi",
             "lea rsi, [rip + {gate}]",
             "call {before}",
             "mov r11, rax",
@@ -165,6 +177,7 @@ macro_rules! pass {
             "stp q2, q3, [sp, 128]",
             "stp q4, q5, [sp, 160]",
             "stp q6, q7, [sp, 192]",
+            "mov x2, x1",
             "adrp x1, {gate}",
             "add x1, x1, :lo12:{gate}",
             "bl {before}",
@@ -220,9 +233,12 @@ gates! {
         preadv64v2 pwritev pwritev64 pwritev2 pwritev64v2 fallocate fallocate64 fsync fdatasync
         sync_file_range syncfs flock lockf lockf64 fcntl fcntl64 dup fgetxattr fsetxattr
         flistxattr fremovexattr fstatfs fstatfs64 fstatvfs fstatvfs64 tcgetattr tcsetattr fpathconf
-        fchdir dprintf vdprintf __dprintf_chk __vdprintf_chk fstatat fstatat64 statx
-        name_to_handle_at fexecve execveat futimesat faccessat readahead getdents64 send sendto recv
-        recvfrom mkfifoat mknodat readlinkat;
+        fchdir dprintf vdprintf __dprintf_chk __vdprintf_chk fexecve execveat readahead getdents64 send sendto recv recvfrom mkfifoat
+        mknodat readlinkat;
+    At: fstatat fstatat64 statx name_to_handle_at futimesat faccessat;
+    Path: stat stat64 lstat lstat64 truncate truncate64 access euidaccess eaccess setxattr getxattr
+        listxattr removexattr statfs statfs64 statvfs statvfs64 pathconf;
+    SecondPath: __xstat __xstat64 __lxstat __lxstat64;
     FirstToo: posix_fallocate posix_fallocate64 posix_fadvise posix_fadvise64 fdopen fdopendir
         isatty ttyname ttyname_r;
     All: fork _Fork execve execv execvp execvpe execl execlp execle forkpty daemon login_tty sendmsg

@@ -44,6 +44,7 @@ struct Resolved<'p> {
 
 /// Finds the mount that a path is in. `None`: in none, or only the kernel can tell.
 fn resolve(dir: c_int, path: *const c_char) -> Option<Resolved<'static>> {
+    may_lead_here(path);
     if path.is_null() || mounts::all().next().is_none() || !session::is_here() {
         return None;
     }
@@ -91,6 +92,7 @@ fn below<'p>(path: &'p [u8], dir: &[u8]) -> Option<&'p [u8]> {
 }
 
 /// A path that leads from the working directory into a mount.
+#[inline(never)]
 fn from_outside(path: &[u8]) -> Option<((usize, &'static Mount), &[u8])> {
     // Most do not lead downwards.
     path.iter().position(|byte| *byte == b'/')?;
@@ -124,6 +126,7 @@ fn see_base(dir: c_int) -> Option<Seen> {
     mounts::see(dir, c"")
 }
 
+#[inline(never)]
 fn see_dir(dir: &[u8]) -> Option<Seen> {
     let mut text = Text::<4096>::new();
     text.push(dir).then_some(())?;
@@ -186,6 +189,7 @@ fn create(dir: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> Option
 }
 
 /// A descriptor of the root of a mount that nothing can be done with.
+#[inline(never)]
 fn placeholder(at: &Resolved<'_>, flags: c_int) -> Option<rustix::fd::OwnedFd> {
     let (_, mount) = mounts::all().find(|(number, _)| *number == at.number)?;
     let mut dir = Text::<4096>::new();
@@ -199,8 +203,8 @@ fn placeholder(at: &Resolved<'_>, flags: c_int) -> Option<rustix::fd::OwnedFd> {
     (is_root && files::has_room(&fd)).then_some(fd)
 }
 
-/// Before a path is opened that may lead to a descriptor of this process.
-fn opens(path: *const c_char) {
+/// Before a path is used: it may lead to a descriptor of this process, which is the kernel's then.
+pub fn may_lead_here(path: *const c_char) {
     if files::is_empty() || path.is_null() {
         return;
     }
@@ -246,20 +250,20 @@ const NEW: c_int = libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC;
 
 functions! {
     fn open(path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
-        opens(path);
+        may_lead_here(path);
         create(HERE, path, flags, mode)
     }
     fn open64(path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
-        opens(path);
+        may_lead_here(path);
         create(HERE, path, flags, mode)
     }
     fn openat(dir: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
-        opens(path);
+        may_lead_here(path);
         let _ = files::swap(dir);
         create(dir, path, flags, mode)
     }
     fn openat64(dir: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
-        opens(path);
+        may_lead_here(path);
         let _ = files::swap(dir);
         create(dir, path, flags, mode)
     }
@@ -270,20 +274,20 @@ functions! {
         create(HERE, path, NEW, mode)
     }
     fn __open_2(path: *const c_char, flags: c_int) -> c_int {
-        opens(path);
+        may_lead_here(path);
         None
     }
     fn __open64_2(path: *const c_char, flags: c_int) -> c_int {
-        opens(path);
+        may_lead_here(path);
         None
     }
     fn __openat_2(dir: c_int, path: *const c_char, flags: c_int) -> c_int {
-        opens(path);
+        may_lead_here(path);
         let _ = files::swap(dir);
         None
     }
     fn __openat64_2(dir: c_int, path: *const c_char, flags: c_int) -> c_int {
-        opens(path);
+        may_lead_here(path);
         let _ = files::swap(dir);
         None
     }

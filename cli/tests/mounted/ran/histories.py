@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 
 libc = ctypes.CDLL(None, use_errno=True)
 NEW = os.O_CREAT | os.O_EXCL | os.O_RDWR
@@ -174,6 +175,49 @@ def copies():
     except OSError as refused:
         assert refused.errno == errno.EBADF, refused
     os.close(to)
+
+
+def freed():
+    """The space of a file that was handed to the kernel is free when the file is removed."""
+    os.mkdir("freed")
+    free = lambda: os.statvfs(".").f_bavail
+    before = free()
+    for n in range(20):
+        fd = served(f"freed/{n}")
+        os.write(fd, bytes(1 << 20))
+        os.fsync(fd)
+        os.close(fd)
+    assert free() < before - 4000, (free(), before)
+    raw("rm -r freed; sync .")
+    for _ in range(200):
+        if free() > before - 1000:
+            return
+        time.sleep(0.05)
+    raise AssertionError((free(), before))
+
+
+def by_process():
+    """A path that leads to a descriptor leads to its file, and not to what is in its place."""
+    top = os.stat(".")
+    os.mkdir("own")
+    for dir in ("/proc/self/fd", "/dev/fd", f"/proc/{os.getpid()}/fd"):
+        for change in (
+            lambda path: os.chmod(path, 0o604),
+            lambda path: os.chown(path, 12, 13),
+            lambda path: os.utime(path, (1, 2)),
+            lambda path: os.truncate(path, 5),
+            lambda path: os.setxattr(path, "user.a", b"b"),
+            lambda path: os.stat(path),
+        ):
+            fd = served("own/f")
+            change(f"{dir}/{fd}")
+            assert not real_flags(fd) & os.O_PATH
+            os.close(fd)
+            os.unlink("own/f")
+    now = os.stat(".")
+    for field in ("st_mode", "st_uid", "st_gid"):
+        assert getattr(top, field) == getattr(now, field), field
+    assert now.st_mtime > 2 and "user.a" not in os.listxattr(".")
 
 
 def from_outside():

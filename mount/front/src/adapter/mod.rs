@@ -305,7 +305,14 @@ impl Server for Adapter {
             })
         });
         match outcome {
-            Ok(found) if from.ino == DOOR => reply.entry(&entry_of_door(&found)),
+            Ok(found) if from.ino == DOOR => {
+                reply.entry(&entry_of_door(&found));
+                // The name is not needed once the file is open, and would keep the inode in the kernel's
+                // cache, with its space, after the file was removed. The kernel waits for the end of this.
+                let (ops, name) = (self.ops(), new.name.to_vec());
+                self.working
+                    .run_elsewhere(move |_under_way| ops.forget_in_door(&name));
+            }
             outcome => reply.answer(outcome),
         }
     }

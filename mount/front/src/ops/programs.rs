@@ -195,6 +195,13 @@ impl Ops {
         Ok(self.found(file.fs.lookup_number(file.ino)?))
     }
 
+    /// Has the kernel drop the name of a file in the door. Waits for the kernel.
+    pub fn forget_in_door(&self, name: &[u8]) {
+        if let Some(kernel) = self.kernel.get() {
+            kernel.forget_name(DOOR, name);
+        }
+    }
+
     /// Closes what a program has open that has ended.
     pub fn program_ended(&self, channel: u64) {
         self.files
