@@ -1,4 +1,5 @@
-//! What is done for deferred calls of programs beside what is done for any.
+//! Where requests of programs come in, and what is done for deferred ones beside what is done for any
+//! ([`super::programs`]).
 //!
 //! Their programs have gone on, so what is in trouble is done all the same, or counts as lost. Attributes that
 //! a program sets one after the other, as after it has unpacked a file, are set at once: the file has a lease,
@@ -7,7 +8,7 @@
 
 use std::sync::Arc;
 
-use cairnfs_channel::call::{Op, Request, Why};
+use cairnfs_channel::call::{self, Op, Request, Status, Why};
 use cairnfs_disk::types::{Attr, SetAttr};
 
 use crate::admission::Purpose;
@@ -33,9 +34,48 @@ impl Merged {
 }
 
 impl Ops {
+    /// Answers a request of a program, which may not wait for the answer to one that it has `deferred`.
+    /// `merged` is what [`Self::set_merged`] has still to do, behind the last request at the latest.
+    pub fn serve_program(
+        &self,
+        program: &Program,
+        (request, deferred): (&[u8], bool),
+        merged: &mut Option<Merged>,
+        reply: &mut Vec<u8>,
+    ) {
+        let Some(request) = Request::parse(request) else {
+            return call::put_reply(reply, Status::NotMine, &[Why::Call as u64]);
+        };
+        let deferred = deferred && request.op.may_be_deferred();
+        let served = if deferred && self.merges(program, &request, merged) {
+            Ok(Vec::new())
+        } else {
+            self.set_merged(merged);
+            let served = self.served(program, &request);
+            if deferred {
+                self.insist(program, &request, served)
+            } else {
+                served
+            }
+        };
+        match served {
+            Ok(words) => {
+                self.program_counts.answered(request.op, deferred);
+                call::put_reply(reply, Status::Done, &words);
+            }
+            Err(Not::Mine(why)) => {
+                self.program_counts.left(why);
+                call::put_reply(reply, Status::NotMine, &[why as u64]);
+            }
+            Err(Not::Failed(errno)) => {
+                call::put_reply(reply, Status::Failed, &[errno.unsigned_abs().into()]);
+            }
+        }
+    }
+
     /// Carries out what was deferred, and if it was in trouble, once more: by waiting, with the space that was
     /// set aside.
-    pub(super) fn insist(
+    fn insist(
         &self,
         program: &Program,
         request: &Request<'_>,
@@ -86,7 +126,7 @@ impl Ops {
 
     /// Takes over a deferred call that sets attributes. Returns false, and does nothing, if it is not one, or
     /// is to be decided by itself.
-    pub(super) fn merges(
+    fn merges(
         &self,
         program: &Program,
         request: &Request<'_>,

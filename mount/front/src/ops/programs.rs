@@ -16,14 +16,13 @@ use std::time::Duration;
 
 use cairnfs::Error;
 use cairnfs::fs::FileSystem;
-use cairnfs_channel::call::{self, Lease, NONE, Op, Request, Stat, Status, Why};
+use cairnfs_channel::call::{self, Lease, NONE, Op, Request, Stat, Why};
 use cairnfs_disk::acl;
 use cairnfs_disk::format::ROOT_INO;
 use cairnfs_disk::types::{Attr, FileKind, RenameMode, SetAttr, SetTime, Time};
 
 use crate::admission::Purpose;
 use crate::convert::{Refusal, file_attr};
-use crate::ops::deferred::Merged;
 use crate::ops::entries::{inherit, make};
 use crate::ops::{Found, NewEntry, Ops, Outcome, caught};
 use crate::person::{Person, SEARCH, WRITE};
@@ -91,46 +90,8 @@ pub(super) struct Serving<'o> {
 }
 
 impl Ops {
-    /// Answers a request of a program, which may not wait for the answer to one that it has `deferred`.
-    /// `merged` is what [`Self::set_merged`] has still to do, behind the last request at the latest.
-    pub fn serve_program(
-        &self,
-        program: &Program,
-        (request, deferred): (&[u8], bool),
-        merged: &mut Option<Merged>,
-        reply: &mut Vec<u8>,
-    ) {
-        let Some(request) = Request::parse(request) else {
-            return call::put_reply(reply, Status::NotMine, &[Why::Call as u64]);
-        };
-        let deferred = deferred && request.op.may_be_deferred();
-        let served = if deferred && self.merges(program, &request, merged) {
-            Ok(Vec::new())
-        } else {
-            self.set_merged(merged);
-            let served = self.served(program, &request);
-            if deferred {
-                self.insist(program, &request, served)
-            } else {
-                served
-            }
-        };
-        match served {
-            Ok(words) => {
-                self.program_counts.answered(request.op, deferred);
-                call::put_reply(reply, Status::Done, &words);
-            }
-            Err(Not::Mine(why)) => {
-                self.program_counts.left(why);
-                call::put_reply(reply, Status::NotMine, &[why as u64]);
-            }
-            Err(Not::Failed(errno)) => {
-                call::put_reply(reply, Status::Failed, &[errno.unsigned_abs().into()]);
-            }
-        }
-    }
-
-    fn served(&self, program: &Program, request: &Request<'_>) -> Done<Vec<u64>> {
+    /// Does what a program asks for.
+    pub(super) fn served(&self, program: &Program, request: &Request<'_>) -> Done<Vec<u64>> {
         let _inside = self.admission.enter(Purpose::New)?;
         let mut serving = Serving::new(self, program);
         let mounted = self.trees.mounted();
