@@ -1,11 +1,12 @@
-//! The calls by which programs copy a file without reading it. To a file that only its program knows they are
-//! refused where the kernel refuses them, so that the program reads and writes; or that is done here.
+//! The calls by which programs copy a file without reading it, and its access control list. To a file that
+//! only its program knows they are refused where the kernel refuses them, so that the program reads and
+//! writes; or that is done here. A list that says no more than a mode sets the mode, as in the kernel.
 
-use std::ffi::{c_int, c_uint, c_ulong, c_void};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_ulong, c_void};
 
 use libc::{off64_t, size_t, ssize_t};
 
-use crate::descriptors::write_here;
+use crate::descriptors::{set_mode, write_here};
 use crate::files::{self, File};
 use crate::next::functions;
 use crate::raw::fail;
@@ -99,7 +100,42 @@ fn copy(
     (written >= 0).then_some(written)
 }
 
+/// The mode that an access control list stands for, if it has the entries of owner, group and others only: a
+/// version, and for each its kind, permissions, and no id, in this order.
+fn mode_of_list(list: &[u8; 28]) -> Option<u64> {
+    let mut mode = 0;
+    let entries = list.strip_prefix(&[2, 0, 0, 0])?.chunks_exact(8);
+    for (entry, kind) in entries.zip([1, 4, 0x20]) {
+        let permissions = *entry.get(2)?;
+        if entry != [kind, 0, permissions, 0, 255, 255, 255, 255] || permissions > 7 {
+            return None;
+        }
+        mode = mode << 3 | u64::from(permissions);
+    }
+    Some(mode)
+}
+
+fn set_list(fd: c_int, name: *const c_char, list: *const c_void, len: size_t) -> Option<c_int> {
+    if name.is_null() || list.is_null() || len != size_of::<[u8; 28]>() {
+        return None;
+    }
+    // SAFETY: the function of libc demands a C string, and as many bytes.
+    let (name, list) = unsafe { (CStr::from_ptr(name), list.cast::<[u8; 28]>().read()) };
+    let mode = mode_of_list(&list).filter(|_| name == c"system.posix_acl_access")?;
+    set_mode(fd, mode)
+}
+
 functions! {
+    fn fsetxattr(
+        fd: c_int, name: *const c_char, value: *const c_void, len: size_t, flags: c_int
+    ) -> c_int {
+        if files::is_empty() {
+            None
+        } else {
+            let set = if flags == 0 { set_list(fd, name, value, len) } else { None };
+            set.or_else(|| files::swapped(fd))
+        }
+    }
     fn ioctl(fd: c_int, request: c_ulong, arg: *mut c_void) -> c_int {
         match request as u64 {
             _ if files::is_empty() => None,

@@ -67,6 +67,11 @@ fn change(fd: c_int, op: Op, args: [u64; 4]) -> Option<c_int> {
     Some(done.map_or_else(|failed| failed, |_| 0))
 }
 
+/// Sets the permissions of a file; `None`: the kernel is to be asked.
+pub fn set_mode(fd: c_int, mode: u64) -> Option<c_int> {
+    change(fd, Op::FileChmod, [mode, 0, 0, 0])
+}
+
 /// Sets the times of a file.
 pub fn set_times(fd: c_int, words: [u64; 4]) -> Option<c_int> {
     change(fd, Op::FileUtimens, words)

@@ -231,7 +231,7 @@ macro_rules! gates {
 gates! {
     First: read __read_chk readv pread pread64 __pread_chk __pread64_chk preadv preadv64 preadv2
         preadv64v2 pwritev pwritev64 pwritev2 pwritev64v2 fallocate fallocate64 fsync fdatasync
-        sync_file_range syncfs flock lockf lockf64 fcntl fcntl64 dup fgetxattr fsetxattr
+        sync_file_range syncfs flock lockf lockf64 fcntl fcntl64 dup fgetxattr
         flistxattr fremovexattr fstatfs fstatfs64 fstatvfs fstatvfs64 tcgetattr tcsetattr fpathconf
         fchdir dprintf vdprintf __dprintf_chk __vdprintf_chk fexecve execveat readahead getdents64 send sendto recv recvfrom mkfifoat
         mknodat readlinkat;

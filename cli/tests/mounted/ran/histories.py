@@ -8,6 +8,7 @@ import mmap
 import os
 import resource
 import signal
+import struct
 import subprocess
 import sys
 import threading
@@ -154,6 +155,18 @@ def copies():
     raw("head -c 40000 copies/same | cmp - copies/source")
     raw("tail -c 10 copies/same | cmp - <(tail -c +6 copies/source | head -c 10)")
     os.close(source)
+    # A list that is a mode is set without the kernel, any other by it.
+    entry = lambda kind, permissions, id=0xFFFFFFFF: struct.pack("<HHI", kind, permissions, id)
+    mode = struct.pack("<I", 2) + entry(1, 6) + entry(4, 4) + entry(0x20, 0)
+    to = served("copies/list")
+    os.setxattr(to, "system.posix_acl_access", mode)
+    assert real_flags(to) & os.O_PATH
+    assert raw("stat -c %a copies/list") == "640\n"
+    more = struct.pack("<I", 2) + entry(1, 6) + entry(2, 7, 12) + entry(4, 4) + entry(0x10, 7)
+    os.setxattr(to, "system.posix_acl_access", more + entry(0x20, 0))
+    assert not real_flags(to) & os.O_PATH
+    assert raw("stat -c %a copies/list") == "670\n"
+    os.close(to)
     outside = os.open("/tmp/copied", os.O_RDONLY)
     to = served("copies/other")
     assert libc.ioctl(to, ctypes.c_ulong(FICLONE), outside) == -1
