@@ -455,6 +455,26 @@ const DROP_COPIES: &str = r#"
         /proc/self/mountinfo | while read -r at; do umount -l "$(printf %b "$at")" || true; done
 "#;
 
+/// Runs a script of a user who is not the superuser in [`private`] mount and process namespaces: with a volume
+/// mounted on `own`, which it finds as `$top/own`, and which is unmounted at the end.
+pub fn private_user(place: &Place, script: &str) {
+    // The device may be accessible to root only, so the namespace has another one.
+    let script = format!(
+        r#"
+        mknod fuse c 10 229; chmod 666 fuse; mount --bind fuse /dev/fuse
+        mkdir tmp; chmod 1777 tmp; export TMPDIR=$PWD/tmp; unset XDG_RUNTIME_DIR
+        cat > user.sh <<'END'
+        set -eux
+        export top=$PWD
+        ./cairnfs mount --create --size 64M own.cairn own
+{script}
+        cd $top; ./cairnfs umount own
+END
+        setpriv --reuid=65534 --regid=65534 --clear-groups bash user.sh"#
+    );
+    private(place, &script);
+}
+
 /// Runs a script as root in the place's directory, in its own namespaces: its mounts and
 /// processes end with it.
 pub fn private(place: &Place, script: &str) {

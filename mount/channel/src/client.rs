@@ -92,16 +92,30 @@ impl Client {
     /// # Errors
     /// [`Gone`]; the program then leaves the call to the kernel.
     pub fn call(&self, request: &[&[u8]], reply: &mut [u8]) -> Result<usize, Gone> {
-        let number = self.take_slot().ok_or(Gone::NotAsked)?;
-        let slot = self.region.slots.get(number as usize);
-        let done = slot.map_or(Err(Gone::NotAsked), |slot| {
-            self.call_in(slot, number, request, reply)
-        });
-        // A slot that the daemon may still answer is never used again.
-        if done != Err(Gone::Unanswered) {
+        let (number, slot) = self.put(request).ok_or(Gone::NotAsked)?;
+        self.tell(slot, number, &self.region.pending);
+        self.take_reply(slot, number, reply)
+    }
+
+    /// Waits for a reply, copies it, and frees its slot. One that the daemon may still answer is never used
+    /// again.
+    fn take_reply(&self, slot: &Slot, number: u32, reply: &mut [u8]) -> Result<usize, Gone> {
+        self.await_reply(slot)?;
+        let len = slot.take(reply);
+        slot.state.store(state::FREE, Ordering::Relaxed);
+        self.free.fetch_or(1 << number, Ordering::Release);
+        Ok(len)
+    }
+
+    /// Puts a request into a slot that stays taken; `None` if there is none, or it is too long.
+    fn put(&self, request: &[&[u8]]) -> Option<(u32, &Slot)> {
+        let number = self.take_slot()?;
+        let slot = self.region.slots.get(number as usize)?;
+        if !slot.put(request) {
             self.free.fetch_or(1 << number, Ordering::Release);
+            return None;
         }
-        done
+        Some((number, slot))
     }
 
     /// Has the daemon carry out a call later, in turn with the other deferred ones of this program and before
@@ -122,10 +136,7 @@ impl Client {
             self.posted.fetch_or(1 << number, Ordering::Release);
             return Ok(Deferred::Accepted);
         }
-        let len = self.await_reply(slot).map(|()| slot.take(reply))?;
-        slot.state.store(state::FREE, Ordering::Relaxed);
-        self.free.fetch_or(1 << number, Ordering::Release);
-        Ok(Deferred::Answered(len))
+        self.take_reply(slot, number, reply).map(Deferred::Answered)
     }
 
     /// As [`Self::defer`], for a call that needs no lease and whose reply nobody needs. Returns false if it
@@ -149,12 +160,7 @@ impl Client {
 
     /// Makes a deferred request in a slot that stays taken; `None` if there is none, or it is too long.
     fn put_deferred(&self, request: &[&[u8]]) -> Option<(u32, &Slot)> {
-        let number = self.take_slot()?;
-        let slot = self.region.slots.get(number as usize)?;
-        if !slot.put(request) {
-            self.free.fetch_or(1 << number, Ordering::Release);
-            return None;
-        }
+        let (number, slot) = self.put(request)?;
         let turn = self.turn.fetch_add(1, Ordering::Relaxed);
         slot.turn.store(turn, Ordering::Relaxed);
         self.tell(slot, number, &self.region.deferred);
@@ -197,31 +203,6 @@ impl Client {
             }
             free = before;
         }
-    }
-
-    fn call_in(
-        &self,
-        slot: &Slot,
-        number: u32,
-        request: &[&[u8]],
-        reply: &mut [u8],
-    ) -> Result<usize, Gone> {
-        if !self.ask(slot, number, request) {
-            return Err(Gone::NotAsked);
-        }
-        self.await_reply(slot)?;
-        let len = slot.take(reply);
-        slot.state.store(state::FREE, Ordering::Relaxed);
-        Ok(len)
-    }
-
-    /// Makes a request. Returns false, with the slot free, if it is too long.
-    fn ask(&self, slot: &Slot, number: u32, request: &[&[u8]]) -> bool {
-        if !slot.put(request) {
-            return false;
-        }
-        self.tell(slot, number, &self.region.pending);
-        true
     }
 
     /// Tells the daemon that there is a request in a slot.

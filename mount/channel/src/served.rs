@@ -73,6 +73,12 @@ impl DaemonEnd {
         self.region.deferred.load(Ordering::SeqCst) != 0
     }
 
+    /// Whether something is deferred, or being carried out.
+    pub fn is_unfinished(&self) -> bool {
+        // In this order, as in `finish`.
+        self.has_deferred() || self.passes.load(Ordering::SeqCst) % 2 == 1
+    }
+
     pub(crate) fn has_request(&self) -> bool {
         self.region.pending.load(Ordering::SeqCst) != 0 || self.has_deferred()
     }

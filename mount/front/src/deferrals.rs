@@ -1,4 +1,5 @@
-//! The leases by which programs defer calls (see [`cairnfs_channel`]), and who waits for what was deferred.
+//! Leases and deferred calls of programs ([`cairnfs_channel`] has the protocol): which leases there are, and
+//! what ends them or carries out the calls before others look.
 //!
 //! A program has a lease on a file that it has made by its channel, as long as the kernel does not know the
 //! file. So others can reach the file in these ways only, and each carries out first what was deferred:
@@ -14,7 +15,7 @@
 //! Space for what may be deferred is set aside before a lease is given, so a write that was accepted does not
 //! fail for want of space.
 //!
-//! No lock is held while it is waited for the serving thread, and nobody waits who holds references.
+//! A thread that waits for the serving thread holds no lock and no references.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -47,7 +48,7 @@ impl Deferring {
 #[derive(Default)]
 pub(crate) struct Deferrals {
     channels: RwLock<BTreeMap<u64, Arc<Deferring>>>,
-    /// How many there are.
+    /// How many there are, for each message of the kernel without the lock.
     count: AtomicUsize,
     /// By how many no leases are to be given.
     suspended: AtomicUsize,
@@ -94,11 +95,14 @@ impl Deferrals {
         self.channels.read().get(&number).map(Arc::clone)
     }
 
-    fn all(&self) -> Vec<Arc<Deferring>> {
+    /// Those for which `wanted` holds.
+    fn all(&self, wanted: impl Fn(&DaemonEnd) -> bool) -> Vec<Arc<Deferring>> {
         if self.count.load(Ordering::SeqCst) == 0 {
             return Vec::new();
         }
-        self.channels.read().values().map(Arc::clone).collect()
+        let channels = self.channels.read();
+        let all = channels.values().filter(|one| wanted(&one.end));
+        all.map(Arc::clone).collect()
     }
 
     /// The epoch of a lease on a file that a program makes now; `None` if it gets none. References are
@@ -148,7 +152,7 @@ impl Deferrals {
 
     /// Waits until what programs have deferred by now is carried out.
     pub fn finish(&self) {
-        for one in self.all() {
+        for one in self.all(DaemonEnd::is_unfinished) {
             one.joiner.finish(one.number, &one.end);
         }
     }
@@ -157,13 +161,14 @@ impl Deferrals {
     pub fn suspend(&self) -> Suspended<'_> {
         self.suspended.fetch_add(1, Ordering::SeqCst);
         let suspended = Suspended(self);
-        self.all().iter().for_each(|one| one.end_leases());
+        let all = self.all(|_| true);
+        all.iter().for_each(|one| one.end_leases());
         suspended
     }
 
     /// Gives up the space that is set aside. Leases are suspended.
     pub fn give_up_space(&self) {
-        for one in self.all() {
+        for one in self.all(|_| true) {
             *one.aside.lock() = None;
         }
     }

@@ -17,7 +17,7 @@ use std::thread;
 
 use cairnfs::fs::{FileSystem, MakeOptions, Options, make_device};
 use cairnfs_channel::call::{
-    ANSWER, Lease, NONE, Op, Request, Status, WRITE_MAX, Why, parse_reply,
+    ANSWER, Lease, NONE, Op, Request, Status, WORDS, WRITE_MAX, Why, parse_reply,
 };
 use cairnfs_channel::{Client, Deferred, Gone};
 use cairnfs_disk::device::MemoryDevice;
@@ -88,17 +88,23 @@ struct Made {
     lease: Option<Lease>,
 }
 
+/// The head of a request with one text.
+fn head(op: Op, args: [u64; 5], text: &[u8]) -> [u8; WORDS * 8] {
+    let other: &[u8] = &[];
+    let request = Request {
+        op,
+        args,
+        text,
+        other,
+    };
+    request.head()
+}
+
 impl Caller {
     fn call(&self, op: Op, args: [u64; 5], text: &[u8]) -> Result<[u64; ANSWER], Why> {
-        let other: &[u8] = &[];
-        let request = Request {
-            op,
-            args,
-            text,
-            other,
-        };
         let mut reply = [0; 200];
-        let len = self.client.call(&[&request.head(), text], &mut reply);
+        let parts = [&head(op, args, text)[..], text];
+        let len = self.client.call(&parts, &mut reply);
         answer(&reply[..len.unwrap()])
     }
 
@@ -127,14 +133,7 @@ impl Caller {
     /// Changes a file. `None`: it is deferred; otherwise the first word of the answer.
     fn change(&self, file: Made, op: Op, arg: u64, text: &[u8]) -> Result<Option<u64>, Why> {
         let args = [file.number, arg, 0, 0, 0];
-        let other: &[u8] = &[];
-        let request = Request {
-            op,
-            args,
-            text,
-            other,
-        };
-        let parts = [&request.head()[..], text];
+        let parts = [&head(op, args, text)[..], text];
         let mut reply = [0; 200];
         let deferred = match file.lease {
             Some(lease) => self.client.defer(lease.epoch, &parts, &mut reply),

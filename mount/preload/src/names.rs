@@ -94,8 +94,10 @@ fn below<'p>(path: &'p [u8], dir: &[u8]) -> Option<&'p [u8]> {
 /// A path that leads from the working directory into a mount.
 #[inline(never)]
 fn from_outside(path: &[u8]) -> Option<((usize, &'static Mount), &[u8])> {
-    // Most do not lead downwards.
-    path.iter().position(|byte| *byte == b'/')?;
+    // The first name is in the path of a mount, or no system call is needed to know.
+    let first = path.split(|byte| *byte == b'/').next()?;
+    let has = |dir: &[u8]| dir.split(|byte| *byte == b'/').any(|name| name == first);
+    mounts::all().find(|(_, mount)| has(mount.dir))?;
     let mut text = [0u8; 4096];
     // SAFETY: the buffer has as many bytes.
     let cwd = unsafe {

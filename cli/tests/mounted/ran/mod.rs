@@ -11,7 +11,7 @@ use std::sync::Once;
 
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
-use crate::life::private;
+use crate::life::private_user;
 use crate::place::{CAIRNFS, Place, able, arg, may_drop_caches, said, shell, succeed};
 
 const HISTORIES: &str = include_str!("histories.py");
@@ -389,12 +389,6 @@ fn programs_of_ordinary_users_in_forks_ask_the_daemon_too() {
     fs::copy(library, place.beside("libcairnfs_preload.so")).unwrap();
     fs::write(place.beside("made.py"), MADE).unwrap();
     let script = r#"
-        mknod fuse c 10 229; chmod 666 fuse; mount --bind fuse /dev/fuse
-        mkdir tmp; chmod 1777 tmp; export TMPDIR=$PWD/tmp; unset XDG_RUNTIME_DIR
-        cat > user.sh <<'END'
-        set -eux
-        export top=$PWD
-        ./cairnfs mount --create --size 64M own.cairn own
         cd own
         $top/cairnfs try --yes --quiet -- python3 $top/made.py served > $top/said
         # Where the system has no namespaces for users, the fork has a directory of its own.
@@ -406,8 +400,6 @@ fn programs_of_ordinary_users_in_forks_ask_the_daemon_too() {
         fi
         test $(cat served) = text
         test $(stat -c %u served) = 65534
-        cd $top; ./cairnfs umount own
-END
-        setpriv --reuid=65534 --regid=65534 --clear-groups bash user.sh"#;
-    private(&place, script);
+"#;
+    private_user(&place, script);
 }

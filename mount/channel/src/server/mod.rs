@@ -124,18 +124,18 @@ pub struct Server {
     channels: BTreeMap<u64, Served>,
     processors: usize,
     patience: Patience,
-    copies: Copies,
+    buffers: Buffers,
 }
 
-/// Copies of what is under way.
-struct Copies {
+/// Buffers of what is under way.
+struct Buffers {
     request: Vec<u8>,
     reply: Vec<u8>,
     /// Turns and numbers of the slots of a pass.
     turns: Vec<(u64, u32)>,
 }
 
-impl Copies {
+impl Buffers {
     /// Answers the request in a slot.
     fn answer(&mut self, slot: &Slot, from: (u64, bool), handler: &mut dyn Handler) {
         let (channel, deferred) = from;
@@ -203,7 +203,7 @@ impl Server {
             channels: BTreeMap::new(),
             processors: available_parallelism().map_or(1, usize::from),
             patience: Patience::default(),
-            copies: Copies {
+            buffers: Buffers {
                 request: vec![0; PAYLOAD],
                 reply: Vec::with_capacity(PAYLOAD),
                 turns: Vec::with_capacity(SLOTS),
@@ -276,18 +276,18 @@ impl Server {
             if calls != 0 {
                 for (other, served) in &self.channels {
                     if *other != number && served.channel.has_deferred() {
-                        self.copies.pass(*other, &served.channel, handler);
+                        self.buffers.pass(*other, &served.channel, handler);
                         handler.ends();
                     }
                 }
             }
             handler.begins();
             if channel.has_deferred() {
-                self.copies.pass(number, &channel, handler);
+                self.buffers.pass(number, &channel, handler);
             }
             for at in numbers(calls) {
                 if let Some(slot) = channel.region.slots.get(at as usize) {
-                    self.copies.answer(slot, (number, false), handler);
+                    self.buffers.answer(slot, (number, false), handler);
                 }
             }
             handler.ends();
@@ -398,7 +398,7 @@ impl Server {
         }
         for number in passes {
             if let Some(served) = self.channels.get(&number) {
-                self.copies.pass(number, &served.channel, handler);
+                self.buffers.pass(number, &served.channel, handler);
                 handler.ends();
             }
         }

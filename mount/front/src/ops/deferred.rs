@@ -94,14 +94,17 @@ impl Ops {
     fn serve_by_waiting(&self, program: &Program, request: &Request<'_>) -> Done<Vec<u64>> {
         self.deferrals.meets_trouble(program.channel);
         let mut serving = Serving::new(self, program);
-        let done = {
-            let _inside = self.admission.enter(Purpose::WriteBack)?;
-            let _exclusive = self.trees.exclude_references();
-            let [file, ..] = request.args;
-            caught("a deferred request", file, || Ok(serving.serve(request)))?
-        };
+        let [file, ..] = request.args;
+        let done = self.exclusively(file, || Ok(serving.serve(request)))?;
         serving.unused.into_iter().for_each(give_back);
         done
+    }
+
+    /// Does what was deferred, also while the mount is being ended, without references of the kernel meanwhile.
+    fn exclusively<T>(&self, file: u64, op: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
+        let _inside = self.admission.enter(Purpose::WriteBack)?;
+        let _exclusive = self.trees.exclude_references();
+        caught("a deferred request", file, op)
     }
 
     /// What was deferred and cannot be done, though its program may have gone on. A file that the kernel knows
@@ -187,13 +190,7 @@ impl Ops {
         if set == SetAttr::default() {
             return;
         }
-        let set = || -> Outcome<()> {
-            let _inside = self.admission.enter(Purpose::WriteBack)?;
-            let _exclusive = self.trees.exclude_references();
-            caught("attributes of a program", ino, || {
-                self.setattr(caller, ino, set).map(drop)
-            })
-        };
+        let set = || self.exclusively(ino, || self.setattr(caller, ino, set).map(drop));
         let (done, waits) = self.trees.mounted().without_waiting(set);
         let done = done.or_else(|_| {
             self.deferrals.meets_trouble(channel);
