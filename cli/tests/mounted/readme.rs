@@ -1,8 +1,8 @@
-//! The commands and the mount that docs/languages.md shows do what it says, as they are there.
+//! The commands that README.md and docs/languages.md show do what these say, as they are there.
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use crate::place::{CAIRNFS, able, said};
 
@@ -13,35 +13,65 @@ fn block(document: &str, behind: &str) -> String {
     rest.split_once("```").unwrap().0.to_owned()
 }
 
+/// Runs a script in a directory; what it prints.
+fn run(script: &str, dir: &Path, mounts: &[&str]) -> String {
+    let programs: PathBuf = Path::new(CAIRNFS).parent().unwrap().into();
+    let path = std::env::var("PATH").unwrap();
+    let out = Command::new("sh")
+        .args(["-e", "-c", script])
+        .current_dir(dir)
+        .stdin(Stdio::null())
+        .env("PATH", format!("{}:{path}", programs.display()))
+        .output()
+        .unwrap();
+    if !out.status.success() {
+        for mount in mounts {
+            let mut undo = Command::new(CAIRNFS);
+            let _ = undo.args(["umount", mount]).current_dir(dir).output();
+        }
+        panic!("{script}: {}", said(&out));
+    }
+    String::from_utf8_lossy(&out.stdout).into_owned()
+}
+
+fn document(path: &str) -> String {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    fs::read_to_string(root.join(path)).unwrap()
+}
+
 #[test]
 fn commands_and_mount_of_the_document_run() {
     if !able(&["sh"]) {
         return;
     }
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let document = fs::read_to_string(root.join("docs/languages.md")).unwrap();
+    let document = document("docs/languages.md");
     let dir = tempfile::tempdir().unwrap();
-    let programs: PathBuf = Path::new(CAIRNFS).parent().unwrap().into();
-    let path = std::env::var("PATH").unwrap();
     for section in ["\n**Commands**", "\n**A mount**"] {
         let script = block(&document, section);
         assert!(script.lines().count() > 3, "{script}");
-        let out = Command::new("sh")
-            .args(["-e", "-c", &script])
-            .current_dir(dir.path())
-            .env("PATH", format!("{}:{path}", programs.display()))
-            .output()
-            .unwrap();
-        if !out.status.success() {
-            let mut undo = Command::new(CAIRNFS);
-            let _ = undo
-                .args(["umount", "notes"])
-                .current_dir(dir.path())
-                .output();
-            panic!("{section}: {}", said(&out));
-        }
-        let printed = String::from_utf8_lossy(&out.stdout);
+        let printed = run(&script, dir.path(), &["notes"]);
         let last = printed.lines().last();
         assert_eq!(last, Some("water the plants"), "{section}: {printed}");
+    }
+}
+
+#[test]
+fn the_readme_is_followed() {
+    if !able(&["sh"]) {
+        return;
+    }
+    let document = document("README.md").replace("cargo run --release --", "cairnfs");
+    let begin = block(&document, "\n## Try it");
+    let (mount, umount) = begin.split_once('\n').unwrap();
+    let tried = block(&document, "\nWhile `mnt` is mounted:");
+    let steps = block(&document, "\nThe same in steps");
+    let (fork, publish) = steps.split_once('\n').unwrap();
+    let script = format!(
+        "{mount}\n( {tried} )\n{fork}\necho forked >w/new\n{publish}\ncat mnt/new\n{umount}"
+    );
+    let dir = tempfile::tempdir().unwrap();
+    let printed = run(&script, dir.path(), &["w", "mnt"]);
+    for said in ["file", "new", "\nforked\n"] {
+        assert!(printed.contains(said), "{said}: {printed}");
     }
 }

@@ -1,14 +1,15 @@
 //! What a program asks by a channel, and how it is answered: the words of requests and replies.
 //!
 //! A request is [`WORDS`] words and up to two texts behind them, each from a multiple of eight bytes on. A
-//! reply is a [`Status`] word and up to [`ANSWER`] words. Both ends build and read them here. A request
-//! that is not understood is answered by [`Status::NotMine`]: the program makes its call to the kernel.
+//! reply is a [`Status`] word and up to [`ANSWER`] words, or those of a listing. Both ends build and read
+//! them here. A request that is not understood is answered by [`Status::NotMine`]: the program makes its call
+//! to the kernel.
 //! Whatever is changed here, or means something else, needs another [`VERSION`].
 
 use crate::PAYLOAD;
 
 /// The version of requests and replies; both ends must have the same.
-pub const VERSION: u64 = 2;
+pub const VERSION: u64 = 3;
 /// Words of a request.
 pub const WORDS: usize = 8;
 /// Words of a reply behind its status.
@@ -26,8 +27,16 @@ pub const OMIT: u64 = u64::MAX;
 /// In place of nanoseconds: the time of the call.
 pub const NOW: u64 = u64::MAX - 1;
 
-/// What is asked for. `base` is the number of the inode where the path begins; `file` is what
-/// [`Op::Create`] has returned.
+/// In a base: the rest is the number of an open directory ([`Op::OpenDir`]). No inode has it.
+pub const OPENED: u64 = 1 << 62;
+
+/// The number of the open directory that is a base, if it is one.
+pub fn opened(base: u64) -> Option<u64> {
+    (base & !(OPENED - 1) == OPENED).then_some(base & (OPENED - 1))
+}
+
+/// What is asked for. `base` is where the path begins: the number of an inode, or [`OPENED`]. `file` is
+/// what [`Op::Create`] or [`Op::OpenDir`] has returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u64)]
 pub enum Op {
@@ -67,11 +76,19 @@ pub enum Op {
     Leave,
     /// file.
     Close,
+    /// base; path. Answer: file.
+    OpenDir,
+    /// file, cookie, bytes of the reply. Answer: [`entries`] behind the cookie, none at the end.
+    List,
+    /// file of a directory. Answer: its inode, and its [`path`] from the root of the mount.
+    Locate,
+    /// base; path, whose last name is not followed. Answer: [`Stat`].
+    StatAt,
 }
 
 impl Op {
     /// All of them, in the order of their numbers.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 21] = [
         Self::Create,
         Self::Mkdir,
         Self::Symlink,
@@ -89,6 +106,10 @@ impl Op {
         Self::FileUtimens,
         Self::Leave,
         Self::Close,
+        Self::OpenDir,
+        Self::List,
+        Self::Locate,
+        Self::StatAt,
     ];
 
     /// The one with this number.
@@ -119,8 +140,10 @@ impl Op {
             Self::Write => "write",
             Self::Truncate => "truncate",
             Self::Seek => "seek",
-            Self::Stat => "stat",
-            Self::Leave => "leave",
+            Self::Stat | Self::StatAt => "stat",
+            Self::Leave | Self::Locate => "leave",
+            Self::OpenDir => "opendir",
+            Self::List => "list",
             Self::Close => "close",
         }
     }
@@ -320,12 +343,7 @@ impl<'a> Request<'a> {
 
     /// Reads a request; `None` if it is none.
     pub fn parse(bytes: &'a [u8]) -> Option<Self> {
-        let (head, rest) = bytes.split_first_chunk::<{ WORDS * 8 }>()?;
-        let mut words = [0; WORDS];
-        for (word, from) in words.iter_mut().zip(head.chunks_exact(8)) {
-            *word = u64::from_le_bytes(from.try_into().ok()?);
-        }
-        let [op, a, b, c, d, e, len, other_len] = words;
+        let ([op, a, b, c, d, e, len, other_len], rest) = split::<WORDS>(bytes)?;
         let (len, other_len) = (usize::try_from(len).ok()?, usize::try_from(other_len).ok()?);
         let text = rest.get(..len)?;
         let other = match other_len {
@@ -359,6 +377,71 @@ pub fn parse_reply(bytes: &[u8]) -> Option<(Status, [u64; ANSWER])> {
     Some((status, words))
 }
 
+/// An entry of a listing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Entry<'a> {
+    /// Inode number.
+    pub ino: u64,
+    /// The listing goes on behind it from there.
+    pub cookie: u64,
+    /// Its type, as in a dirent.
+    pub kind: u8,
+    /// Its name.
+    pub name: &'a [u8],
+}
+
+/// Words of an entry before its name: inode, cookie, and the length of the name above its type.
+const ENTRY: usize = 3;
+
+impl Entry<'_> {
+    /// Bytes that it takes in a reply.
+    pub fn bytes(&self) -> usize {
+        (ENTRY + self.name.len().div_ceil(8)) * 8
+    }
+
+    /// Appends it to the words of a reply.
+    pub fn put(&self, words: &mut Vec<u64>) {
+        let len = self.name.len() as u64;
+        words.extend([self.ino, self.cookie, len << 8 | u64::from(self.kind)]);
+        put_text(self.name, words);
+    }
+}
+
+/// Appends a text to the words of a reply, filled up with zeros.
+pub fn put_text(text: &[u8], words: &mut Vec<u64>) {
+    words.extend(text.chunks(8).map(|part| {
+        let mut word = [0; 8];
+        word.iter_mut().zip(part).for_each(|(to, from)| *to = *from);
+        u64::from_le_bytes(word)
+    }));
+}
+
+/// Splits the words off that a reply or an entry begins with.
+fn split<const N: usize>(bytes: &[u8]) -> Option<([u64; N], &[u8])> {
+    let (head, rest) = bytes.split_at_checked(N * 8)?;
+    let mut words = [0; N];
+    for (word, from) in words.iter_mut().zip(head.chunks_exact(8)) {
+        *word = u64::from_le_bytes(from.try_into().ok()?);
+    }
+    Some((words, rest))
+}
+
+/// The first entry of a listing, and what follows it; `None` behind the last one.
+pub fn entry(listing: &[u8]) -> Option<(Entry<'_>, &[u8])> {
+    let ([ino, cookie, shape], rest) = split::<ENTRY>(listing)?;
+    let len = usize::try_from(shape >> 8).ok()?;
+    let name = rest.get(..len)?;
+    let kind = shape as u8;
+    let rest = rest.get(len.next_multiple_of(8)..)?;
+    Some((Entry { ino, cookie, kind, name }, rest))
+}
+
+/// The inode and the path in the answer to [`Op::Locate`], which are as many bytes behind the status.
+pub fn path(answer: &[u8]) -> Option<(u64, &[u8])> {
+    let ([ino, len], rest) = split::<2>(answer)?;
+    Some((ino, rest.get(..usize::try_from(len).ok()?)?))
+}
+
 /// Writes a reply.
 pub fn put_reply(reply: &mut Vec<u8>, status: Status, words: &[u64]) {
     reply.extend((status as u64).to_le_bytes());
@@ -376,7 +459,7 @@ mod tests {
         for (number, op) in (1..).zip(Op::ALL) {
             assert_eq!((op as u64, Op::of(number)), (number, Some(op)));
         }
-        assert_eq!((Op::of(0), Op::of(18)), (None, None));
+        assert_eq!((Op::of(0), Op::of(22)), (None, None));
         for (number, why) in (0..).zip(Why::ALL) {
             assert_eq!((why as u64, Why::of(number)), (number, Some(why)));
         }
@@ -402,6 +485,35 @@ mod tests {
             let refused = [0, 6, 7].contains(&word);
             assert_eq!(Request::parse(&wrong).is_none(), refused, "{word}");
         }
+    }
+
+    #[test]
+    fn entries_are_read_as_they_were_made_and_lengths_are_not_believed() {
+        let name = [b'n'; 255];
+        let lens = [1, 7, 8, 9, 255];
+        let entry_of = |n: usize| Entry {
+            ino: n as u64,
+            cookie: 1 << n.min(9),
+            kind: 4,
+            name: &name[..n],
+        };
+        let mut words = Vec::new();
+        lens.iter().for_each(|n| entry_of(*n).put(&mut words));
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        assert_eq!(bytes.len(), lens.map(|n| entry_of(n).bytes()).iter().sum());
+        let mut rest = &bytes[..];
+        for n in lens {
+            let (found, behind) = entry(rest).unwrap();
+            assert_eq!(found, entry_of(n));
+            assert_eq!(entry(&rest[..found.bytes() - 1]), None);
+            rest = behind;
+        }
+        assert_eq!(entry(rest), None);
+        let mut wrong = bytes.clone();
+        wrong[17..24].fill(0xff);
+        assert_eq!(entry(&wrong), None);
+        assert_eq!((opened(7), opened(OPENED | 7)), (None, Some(7)));
+        assert_eq!((opened(1 << 63 | 7), opened(u64::MAX)), (None, None));
     }
 
     #[test]

@@ -15,6 +15,7 @@ use crate::caller::Caller;
 const SUPER: u64 = 0b1_1111;
 
 /// Read, write and search permission, as bits of a mode.
+pub(crate) const READ: u32 = 4;
 pub(crate) const WRITE: u32 = 2;
 pub(crate) const SEARCH: u32 = 1;
 

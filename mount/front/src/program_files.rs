@@ -1,4 +1,5 @@
-//! The files that programs have open by a channel, and the door by which the kernel gets them.
+//! The files and directories that programs have open by a channel, and the door by which the kernel gets
+//! files. It gets a directory by its path: a directory has one name, which stays.
 //!
 //! Such a file has a use in the engine from its creation until its program has closed it, and none of the
 //! kernel's. The *door* is a directory that is in no tree and in no listing: its name is random, and known
@@ -33,6 +34,8 @@ pub(crate) struct ProgramFile {
     pub offset: u64,
     pub writable: bool,
     pub append: bool,
+    /// Whether it is a directory.
+    pub is_dir: bool,
     /// Whether a descriptor of the kernel takes its place.
     pub left: bool,
     /// The epoch of the lease that the program has got on it.

@@ -12,7 +12,9 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use cairnfs::fs::{FileSystem, MakeOptions, Options, make_device};
-use cairnfs_channel::call::{ANSWER, NONE, NOW, OMIT, Op, Request, Stat, Status, Why, parse_reply};
+use cairnfs_channel::call::{
+    self, ANSWER, NONE, NOW, OMIT, OPENED, Op, Request, Stat, Status, Why, parse_reply,
+};
 use cairnfs_disk::acl;
 use cairnfs_disk::device::MemoryDevice;
 use cairnfs_disk::types::{Flags, KillPrivileges, SetAttr};
@@ -98,6 +100,21 @@ impl Stand {
         text: &[u8],
         other: &[u8],
     ) -> Answer {
+        let reply = self.reply_to(program, op, args, (text, other));
+        match parse_reply(&reply).unwrap() {
+            (Status::Done, words) => Ok(words),
+            (Status::NotMine, [why, ..]) => Err(Why::of(why).unwrap()),
+            (Status::Failed, [errno, ..]) => panic!("{op:?} failed with {errno}"),
+        }
+    }
+
+    fn reply_to(
+        &self,
+        program: &Program,
+        op: Op,
+        args: [u64; 5],
+        (text, other): (&[u8], &[u8]),
+    ) -> Vec<u8> {
         let request = Request {
             op,
             args,
@@ -109,10 +126,30 @@ impl Stand {
         let mut reply = Vec::new();
         self.ops
             .serve_program(program, (&bytes, false), &mut None, &mut reply);
-        match parse_reply(&reply).unwrap() {
-            (Status::Done, words) => Ok(words),
-            (Status::NotMine, [why, ..]) => Err(Why::of(why).unwrap()),
-            (Status::Failed, [errno, ..]) => panic!("{op:?} failed with {errno}"),
+        reply
+    }
+
+    fn open_dir(&self, base: u64, path: &str) -> Result<u64, Why> {
+        Ok(self.ask(Op::OpenDir, [base, 0, 0, 0, 0], path.as_bytes(), &[])?[0])
+    }
+
+    /// The names of a directory behind a cookie, in replies of so many bytes.
+    fn names(&self, dir: u64, bytes: u64) -> Vec<String> {
+        let (mut names, mut cookie) = (Vec::new(), 0);
+        loop {
+            let args = [dir, cookie, bytes, 0, 0];
+            let reply = self.reply_to(&self.program, Op::List, args, (&[], &[]));
+            assert_eq!(parse_reply(&reply).unwrap().0, Status::Done);
+            assert!(reply.len() as u64 <= bytes);
+            let mut rest = &reply[8..];
+            if rest.is_empty() {
+                return names;
+            }
+            while let Some((entry, behind)) = call::entry(rest) {
+                names.push(String::from_utf8(entry.name.to_vec()).unwrap());
+                (cookie, rest) = (entry.cookie, behind);
+            }
+            assert!(rest.is_empty());
         }
     }
 
@@ -225,6 +262,57 @@ fn a_tree_that_the_kernel_never_heard_of_is_made_and_changed() {
     assert_eq!(stand.contents("c/f"), b"Jello");
     let link = stand.look_up(stand.look_up(ROOT, "c").unwrap(), "link");
     assert_eq!(stand.ops.readlink(link.unwrap()).unwrap(), b"../a");
+}
+
+#[test]
+fn a_tree_is_listed_and_removed_without_the_kernel() {
+    let stand = Stand::new();
+    stand.mkdir(ROOT, "d").unwrap();
+    stand.mkdir(ROOT, "d/e").unwrap();
+    for n in 0..40 {
+        let file = stand.create(ROOT, &format!("d/e/{n}")).unwrap();
+        stand.ask(Op::Close, [file, 0, 0, 0, 0], &[], &[]).unwrap();
+    }
+    let d = stand.open_dir(ROOT, "d").unwrap();
+    assert_eq!(stand.names(d, 8192), [".", "..", "e"]);
+    let e = stand.open_dir(OPENED | d, "e").unwrap();
+    for bytes in [48, 100, 8192] {
+        assert_eq!(stand.names(e, bytes).len(), 42, "{bytes}");
+    }
+    let stat_at = |base, path: &str| {
+        let found = stand.ask(Op::StatAt, [base, 0, 0, 0, 0], path.as_bytes(), &[]);
+        found.map(|words| Stat::of(&words))
+    };
+    assert_eq!(stand.stat(e), stat_at(OPENED | d, "e"));
+    assert_eq!(stat_at(OPENED | e, "7").unwrap().mode, 0o100_644);
+    let located = stand.reply_to(&stand.program, Op::Locate, [e, 0, 0, 0, 0], (&[], &[]));
+    let (ino, path) = call::path(&located[8..]).unwrap();
+    assert_eq!((ino, path), (stand.stat(e).unwrap().ino, &b"/d/e"[..]));
+    let remove = |base, path: &str, is_dir: bool| {
+        let args = [base, is_dir.into(), 0, 0, 0];
+        stand.ask(Op::Remove, args, path.as_bytes(), &[]).map(drop)
+    };
+    for name in &stand.names(e, 8192)[2..] {
+        remove(OPENED | e, name, false).unwrap();
+    }
+    remove(OPENED | d, "e", true).unwrap();
+    // It is open still, and has no names.
+    assert_eq!(stand.names(e, 8192), [".", ".."]);
+    assert_eq!(stand.create(OPENED | e, "f"), Err(Why::Trouble));
+    // The kernel has one of them.
+    let node = stand.look_up(ROOT, "d").unwrap();
+    assert_eq!(remove(ROOT, "d", true), Err(Why::Known));
+    assert!(stand.stat(d).is_ok() && stand.open_dir(ROOT, "d").is_ok());
+    stand.ops.readdir(node, 0, &mut |_| true).unwrap();
+    assert_eq!(stand.open_dir(ROOT, "d"), Err(Why::Cached));
+    // Numbers that are no open directories of this program.
+    let file = stand.create(ROOT, "f").unwrap();
+    for number in [0, file, d + 1000, OPENED - 1] {
+        assert_eq!(stand.open_dir(OPENED | number, "d"), Err(Why::Known));
+    }
+    assert_eq!(stand.open_dir(ROOT, "f"), Err(Why::Path));
+    stand.ask(Op::Close, [d, 0, 0, 0, 0], &[], &[]).unwrap();
+    assert_eq!(stat_at(OPENED | d, "e"), Err(Why::Known));
 }
 
 #[test]

@@ -4,10 +4,13 @@ use std::ffi::{c_int, c_void};
 use std::slice;
 
 use cairnfs_channel::call::{self, ANSWER, Lease, NONE, Op, Request, Stat, WRITE_MAX};
+use rustix::fd::{BorrowedFd, IntoRawFd};
+use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
 use libc::{gid_t, iovec, mode_t, off_t, off64_t, size_t, ssize_t, stat, timespec, timeval, uid_t};
 
 use crate::files::{self, File};
 use crate::life;
+use crate::names::LARGEFILE;
 use crate::next::functions;
 use crate::raw::fail;
 use crate::session::{self, Not};
@@ -202,6 +205,11 @@ fn status(fd: c_int, to: *mut stat) -> Option<c_int> {
         Ok(words) => Stat::of(&words),
         Err(failed) => return Some(failed),
     };
+    put_status(mount, &words, to)
+}
+
+/// Fills in attributes of something in a mount.
+pub fn put_status(mount: usize, words: &Stat, to: *mut stat) -> Option<c_int> {
     let (major, minor) = session::get(mount)?.root.device;
     let [a, an, m, mn, c, cn] = words.times.map(u64::cast_signed);
     // SAFETY: the function of libc demands room for it, and any bytes are a value of it.
@@ -229,16 +237,56 @@ fn close_one(fd: c_int) -> Option<c_int> {
     if session::is_own(fd) {
         return Some(fail(libc::EBADF));
     }
-    let file = if files::is_empty() {
-        None
-    } else {
-        files::close(fd)
-    };
-    let file = file?;
+    close_placeholder(fd)
+}
+
+/// Closes a descriptor if it is a placeholder.
+pub fn close_placeholder(fd: c_int) -> Option<c_int> {
+    if files::is_empty() {
+        return None;
+    }
+    let file = files::close(fd)?;
     // SAFETY: the program closes its descriptor.
     unsafe { rustix::io::close(fd) };
     files::tell_closed(file);
     Some(0)
+}
+
+/// Makes another descriptor of a directory. `None`: the kernel does.
+fn another(fd: c_int, least: c_int, closes: bool) -> Option<c_int> {
+    let file = files::dir(fd)?;
+    // SAFETY: the placeholder, which is only looked at.
+    let placeholder = unsafe { BorrowedFd::borrow_raw(fd) };
+    let flags = if closes { FdFlags::CLOEXEC } else { FdFlags::empty() };
+    let made = fcntl_dupfd_cloexec(placeholder, least);
+    let made = match made.and_then(|made| fcntl_setfd(&made, flags).map(|()| made)) {
+        Ok(made) => made,
+        Err(errno) => return Some(fail(errno.raw_os_error())),
+    };
+    if !files::add(&made, files::flags(fd), file, 0) {
+        return None;
+    }
+    // The program may have closed the other one meanwhile.
+    let new = made.into_raw_fd();
+    (files::get(fd) == Some(file)).then_some(new).or_else(|| {
+        close_placeholder(new);
+        None
+    })
+}
+
+/// `fcntl` of a placeholder.
+fn controls(fd: c_int, command: c_int, arg: usize) -> Option<c_int> {
+    if files::is_empty() || files::get(fd).is_none() {
+        return None;
+    }
+    match command {
+        // A placeholder has them, too.
+        libc::F_GETFD | libc::F_SETFD => None,
+        libc::F_GETFL if files::dir(fd).is_some() => Some(files::flags(fd) | LARGEFILE),
+        libc::F_DUPFD => another(fd, arg as c_int, false).or_else(|| swap(fd)),
+        libc::F_DUPFD_CLOEXEC => another(fd, arg as c_int, true).or_else(|| swap(fd)),
+        _ => swap(fd),
+    }
 }
 
 /// Before a descriptor is put in the place of another one.
@@ -309,6 +357,15 @@ functions! {
             Some(words) => set_times(fd, words),
             None => swap(fd),
         }
+    }
+    fn fcntl(fd: c_int, command: c_int, arg: size_t) -> c_int {
+        controls(fd, command, arg)
+    }
+    fn fcntl64(fd: c_int, command: c_int, arg: size_t) -> c_int {
+        controls(fd, command, arg)
+    }
+    fn dup(fd: c_int) -> c_int {
+        another(fd, 0, false).or_else(|| swap(fd))
     }
     fn close(fd: c_int) -> c_int {
         close_one(fd)

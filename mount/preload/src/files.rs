@@ -1,4 +1,5 @@
-//! The descriptors that are placeholders: for each the number of its file at the daemon.
+//! The descriptors that are placeholders: for each the number of its file or directory at the daemon. Those
+//! that a program has made of one directory have the same number, and become the kernel's together.
 //!
 //! | From | To | By |
 //! |---|---|---|
@@ -12,8 +13,8 @@ use std::fmt::Write;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use cairnfs_channel::call::{Lease, NONE, Op, Request};
-use rustix::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use rustix::fs::{Mode, OFlags, SeekFrom, fcntl_getfl, openat, seek};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use rustix::fs::{CWD, Mode, OFlags, SeekFrom, fcntl_getfl, openat, seek};
 use rustix::io::{DupFlags, Errno, FdFlags, dup3, fcntl_getfd};
 use rustix::thread::sched_yield;
 
@@ -37,12 +38,28 @@ static FLAGS: [AtomicU32; MOST] = [const { AtomicU32::new(0) }; MOST];
 static LEASES: [AtomicU64; MOST] = [const { AtomicU64::new(0) }; MOST];
 /// How many there are.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
+/// All have smaller numbers.
+static END: AtomicUsize = AtomicUsize::new(0);
+/// Directories that were needed for calls that are not served.
+static DIRS_LEFT: AtomicUsize = AtomicUsize::new(0);
+
+/// So many of them are opened by the daemon in vain; then the program is one that looks into files, which the
+/// kernel serves better.
+const IN_VAIN: usize = 4;
+
+/// How often a directory is looked for that is moved meanwhile.
+const ATTEMPTS: usize = 3;
 
 /// Flags that a descriptor of the kernel gets.
-const KEPT: i32 = libc::O_ACCMODE | libc::O_APPEND | libc::O_NONBLOCK | libc::O_NOATIME;
+const KEPT: i32 = libc::O_ACCMODE
+    | libc::O_APPEND
+    | libc::O_NONBLOCK
+    | libc::O_NOATIME
+    | libc::O_DIRECTORY
+    | libc::O_NOFOLLOW;
 
 /// A file that the daemon has open for a descriptor.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct File {
     /// The number of its mount.
     pub mount: usize,
@@ -77,6 +94,7 @@ pub fn add(fd: &OwnedFd, flags: i32, file: File, lease: u64) -> bool {
     leased.store(lease, Ordering::Relaxed);
     kept.store((flags & KEPT) as u32, Ordering::Relaxed);
     COUNT.fetch_add(1, Ordering::AcqRel);
+    END.fetch_max(number as usize + 1, Ordering::AcqRel);
     at.store(file.entry(), Ordering::Release);
     true
 }
@@ -136,6 +154,25 @@ pub fn get(fd: i32) -> Option<File> {
     None
 }
 
+/// The flags of a placeholder, as the kernel would tell them.
+pub fn flags(fd: i32) -> i32 {
+    let flags = usize::try_from(fd).ok().and_then(|fd| FLAGS.get(fd));
+    flags.map_or(0, |flags| flags.load(Ordering::Relaxed) as i32)
+}
+
+/// The directory of a descriptor, if that is a placeholder of one.
+pub fn dir(fd: i32) -> Option<File> {
+    if is_empty() || flags(fd) & libc::O_DIRECTORY == 0 {
+        return None;
+    }
+    get(fd)
+}
+
+/// Whether another directory is to be opened by the daemon.
+pub fn serves_dirs() -> bool {
+    DIRS_LEFT.load(Ordering::Relaxed) < IN_VAIN
+}
+
 /// What may be deferred on the file of a placeholder.
 pub fn lease(fd: i32) -> Option<Lease> {
     let word = LEASES.get(usize::try_from(fd).ok()?)?;
@@ -151,19 +188,19 @@ pub fn end_lease(fd: i32) {
 
 /// Whether a placeholder can be written to.
 pub fn is_writable(fd: i32) -> bool {
-    let flags = usize::try_from(fd).ok().and_then(|fd| FLAGS.get(fd));
-    let flags = flags.map_or(0, |flags| flags.load(Ordering::Relaxed) as i32);
-    [libc::O_WRONLY, libc::O_RDWR].contains(&(flags & libc::O_ACCMODE))
+    [libc::O_WRONLY, libc::O_RDWR].contains(&(flags(fd) & libc::O_ACCMODE))
 }
 
 /// Whether each write to a placeholder goes to the end of its file.
 pub fn appends(fd: i32) -> bool {
-    let flags = usize::try_from(fd).ok().and_then(|fd| FLAGS.get(fd));
-    flags.is_some_and(|flags| flags.load(Ordering::Relaxed) as i32 & libc::O_APPEND != 0)
+    flags(fd) & libc::O_APPEND != 0
 }
 
-/// The daemon closes a file.
+/// The daemon closes a file, unless another placeholder has it.
 pub fn tell_closed(file: File) {
+    if all_of(file).next().is_some() {
+        return;
+    }
     // Without a daemon nothing is open.
     if let Some(session) = session::get(file.mount) {
         session.post(&Request {
@@ -173,6 +210,16 @@ pub fn tell_closed(file: File) {
             other: &[],
         });
     }
+}
+
+/// The placeholders of a file.
+fn all_of(file: File) -> impl Iterator<Item = (i32, &'static AtomicU64)> {
+    let all = FILES.iter().take(END.load(Ordering::Acquire));
+    let entries = (0..).zip(all);
+    entries.filter(move |(_, at)| {
+        let entry = at.load(Ordering::Acquire);
+        entry != 0 && File::of(entry) == file
+    })
 }
 
 /// A descriptor is about to be closed: it is a placeholder no more. Returns its file.
@@ -194,10 +241,19 @@ pub fn swap(fd: i32) -> Result<(), i32> {
             continue;
         }
         let file = File::of(entry);
-        let swapped = replace(fd, file);
+        let is_dir = flags(fd) & libc::O_DIRECTORY != 0;
+        let swapped = if is_dir {
+            DIRS_LEFT.fetch_add(1, Ordering::Relaxed);
+            replace_dir(fd, file)
+        } else {
+            replace(fd, file)
+        };
         match swapped {
             Ok(()) => {
                 remove(at, busy);
+                if is_dir {
+                    share(fd, file);
+                }
                 tell_closed(file);
             }
             Err(_) => at.store(entry, Ordering::Release),
@@ -251,33 +307,82 @@ fn replace(fd: i32, file: File) -> Result<(), Errno> {
     if !fits {
         return Err(Errno::NAMETOOLONG);
     }
-    let kept = FLAGS
-        .get(fd as usize)
-        .map_or(0, |flags| flags.load(Ordering::Relaxed));
-    let flags = OFlags::from_bits_retain(kept) | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+    let kept = OFlags::from_bits_retain(flags(fd) as u32);
+    let flags = kept | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
     let flags = flags | OFlags::LARGEFILE;
     // SAFETY: the placeholder, which nobody closes while its entry is busy.
     let placeholder = unsafe { BorrowedFd::borrow_raw(fd) };
     let open = || openat(placeholder, path.c_str(), flags, Mode::RUSR | Mode::WUSR);
     let put = |real: OwnedFd| {
         seek(&real, SeekFrom::Start(offset))?;
-        let closes = fcntl_getfd(placeholder)?.contains(FdFlags::CLOEXEC);
-        let how = if closes {
-            DupFlags::CLOEXEC
-        } else {
-            DupFlags::empty()
-        };
-        // SAFETY: the number is replaced, and stays the program's.
-        let mut to = unsafe { OwnedFd::from_raw_fd(fd) };
-        let put = dup3(&real, &mut to, how);
-        std::mem::forget(to);
-        put
+        put_in_place(real.as_fd(), fd)
     };
     match open() {
         Err(Errno::MFILE) => {
             session::with_spare(file.mount, || open().and_then(put)).unwrap_or(Err(Errno::MFILE))
         }
         opened => opened.and_then(put),
+    }
+}
+
+/// Puts a descriptor in the place of a placeholder, which nobody closes meanwhile.
+fn put_in_place(real: BorrowedFd<'_>, fd: i32) -> Result<(), Errno> {
+    // SAFETY: as demanded.
+    let placeholder = unsafe { BorrowedFd::borrow_raw(fd) };
+    let closes = fcntl_getfd(placeholder)?.contains(FdFlags::CLOEXEC);
+    let how = if closes {
+        DupFlags::CLOEXEC
+    } else {
+        DupFlags::empty()
+    };
+    // SAFETY: the number is replaced, and stays the program's.
+    let mut to = unsafe { OwnedFd::from_raw_fd(fd) };
+    let put = dup3(real, &mut to, how);
+    std::mem::forget(to);
+    put
+}
+
+/// As [`replace`], for a directory: by its path, which may change meanwhile.
+fn replace_dir(fd: i32, file: File) -> Result<(), Errno> {
+    let flags = OFlags::from_bits_retain(flags(fd) as u32) | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let open = || {
+        let mut last = Errno::NOENT;
+        for _ in 0..ATTEMPTS {
+            let mut path = Text::<4096>::new();
+            let ino = session::locate(file, &mut path)?;
+            match openat(CWD, path.c_str(), flags, Mode::empty()) {
+                Ok(real) if session::is_at(file.mount, &real, ino) => return Ok(real),
+                Ok(_) => {}
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    };
+    let put = |real: OwnedFd| put_in_place(real.as_fd(), fd);
+    match open() {
+        Err(Errno::MFILE) => {
+            session::with_spare(file.mount, || open().and_then(put)).unwrap_or(Err(Errno::MFILE))
+        }
+        opened => opened.and_then(put),
+    }
+}
+
+/// Puts what has taken the place of a placeholder of a directory in those of the others, too.
+fn share(fd: i32, file: File) {
+    // SAFETY: it was just put there.
+    let real = unsafe { BorrowedFd::borrow_raw(fd) };
+    for (other, at) in all_of(file) {
+        let entry = file.entry();
+        let order = (Ordering::AcqRel, Ordering::Relaxed);
+        let busy = entry & !STATE | BUSY;
+        if at.compare_exchange(entry, busy, order.0, order.1).is_err() {
+            // It is being closed, or comes here by itself.
+            continue;
+        }
+        match put_in_place(real, other) {
+            Ok(()) => drop(remove(at, busy)),
+            Err(_) => at.store(entry, Ordering::Release),
+        }
     }
 }
 

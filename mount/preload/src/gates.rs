@@ -231,15 +231,15 @@ macro_rules! gates {
 gates! {
     First: read __read_chk readv pread pread64 __pread_chk __pread64_chk preadv preadv64 preadv2
         preadv64v2 pwritev pwritev64 pwritev2 pwritev64v2 fallocate fallocate64 fsync fdatasync
-        sync_file_range syncfs flock lockf lockf64 fcntl fcntl64 dup fgetxattr
-        flistxattr fremovexattr fstatfs fstatfs64 fstatvfs fstatvfs64 tcgetattr tcsetattr fpathconf
+        sync_file_range syncfs flock lockf lockf64 fgetxattr
+        flistxattr fremovexattr tcgetattr tcsetattr fpathconf
         fchdir dprintf vdprintf __dprintf_chk __vdprintf_chk fexecve execveat readahead getdents64 send sendto recv recvfrom mkfifoat
         mknodat readlinkat;
-    At: fstatat fstatat64 statx name_to_handle_at futimesat faccessat;
+    At: statx name_to_handle_at futimesat faccessat;
     Path: stat stat64 lstat lstat64 truncate truncate64 access euidaccess eaccess setxattr getxattr
         listxattr removexattr statfs statfs64 statvfs statvfs64 pathconf;
     SecondPath: __xstat __xstat64 __lxstat __lxstat64;
-    FirstToo: posix_fallocate posix_fallocate64 posix_fadvise posix_fadvise64 fdopen fdopendir
+    FirstToo: posix_fallocate posix_fallocate64 posix_fadvise posix_fadvise64 fdopen
         isatty ttyname ttyname_r;
     All: fork _Fork execve execv execvp execvpe execl execlp execle forkpty daemon login_tty sendmsg
         sendmmsg sendfile sendfile64 splice tee vmsplice poll ppoll __poll_chk

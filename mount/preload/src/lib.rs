@@ -25,6 +25,7 @@
 mod copies;
 mod counters;
 mod descriptors;
+mod dirs;
 mod files;
 mod gates;
 mod life;
@@ -41,6 +42,7 @@ extern "C" fn begin() {
     names::find();
     copies::find();
     descriptors::find();
+    dirs::find();
     gates::find();
     life::begin();
 }

@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_void};
 
 use rustix::process::getpid;
 
-use crate::{counters, files, mounts, session, umask};
+use crate::{counters, dirs, files, mounts, session, umask};
 
 unsafe extern "C" {
     fn __register_atfork(
@@ -44,6 +44,7 @@ extern "C" fn prepare() {
 extern "C" fn child() {
     if session::is_begun() {
         files::forget_all();
+        dirs::free_all();
         // SAFETY: this thread is alone.
         unsafe { session::forget_all() };
         session::serve(getpid().as_raw_nonzero().get());

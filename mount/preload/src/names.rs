@@ -2,9 +2,9 @@
 
 use std::ffi::{CStr, c_char, c_int, c_uint};
 
-use cairnfs_channel::call::{NOW, Op, Request, Why};
+use cairnfs_channel::call::{NOW, OPENED, Op, Request, Stat, Why};
 use libc::{gid_t, mode_t, timespec, timeval, uid_t, utimbuf};
-use rustix::fd::AsRawFd;
+use rustix::fd::{AsRawFd, IntoRawFd, OwnedFd};
 use rustix::fs::{self, CWD, Mode, OFlags};
 
 use crate::files::{self, File};
@@ -30,9 +30,17 @@ const SERVED: c_int = libc::O_ACCMODE
 
 /// `O_LARGEFILE` of the kernel, which is 0 in libc.
 #[cfg(target_arch = "x86_64")]
-const LARGEFILE: c_int = 0o100_000;
+pub const LARGEFILE: c_int = 0o100_000;
 #[cfg(target_arch = "aarch64")]
-const LARGEFILE: c_int = 0o400_000;
+pub const LARGEFILE: c_int = 0o400_000;
+
+/// Flags with which a directory is opened by the daemon.
+const SERVED_DIR: c_int = libc::O_DIRECTORY
+    | libc::O_CLOEXEC
+    | libc::O_NOFOLLOW
+    | libc::O_NONBLOCK
+    | libc::O_NOCTTY
+    | LARGEFILE;
 
 /// Where a path begins for the daemon, and the rest of it.
 struct Resolved<'p> {
@@ -51,6 +59,9 @@ fn resolve(dir: c_int, path: *const c_char) -> Option<Resolved<'static>> {
     // SAFETY: the function of libc demands a C string, which stays as long as its call.
     let path: &'static [u8] = unsafe { CStr::from_ptr(path) }.to_bytes();
     let absolute = path.first() == Some(&b'/');
+    if let Some(dir) = files::dir(dir).filter(|_| !absolute) {
+        return below_placeholder(dir, path);
+    }
     let seen = if absolute { None } else { Some(see_base(dir)?) };
     let inside = |seen: &Seen| mounts::all().find(|(_, mount)| mount.device == seen.device);
     let (seen, (number, mount), rest) = match seen.and_then(|seen| Some((seen, inside(&seen)?))) {
@@ -80,6 +91,21 @@ fn resolve(dir: c_int, path: *const c_char) -> Option<Resolved<'static>> {
         session,
         base: base.ino,
         rest,
+    })
+}
+
+/// A path that begins in an open directory of the daemon.
+fn below_placeholder(dir: File, path: &'static [u8]) -> Option<Resolved<'static>> {
+    let session = session::get(dir.mount)?;
+    if !session.is_whole() {
+        counters::left(Why::Path);
+        return None;
+    }
+    Some(Resolved {
+        number: dir.mount,
+        session,
+        base: OPENED | dir.number,
+        rest: path,
     })
 }
 
@@ -122,7 +148,6 @@ fn from_outside(path: &[u8]) -> Option<((usize, &'static Mount), &[u8])> {
 fn see_base(dir: c_int) -> Option<Seen> {
     // A placeholder is no directory for the program.
     if dir != libc::AT_FDCWD && (dir < 0 || files::get(dir).is_some()) {
-        let _ = files::swap(dir);
         return None;
     }
     mounts::see(dir, c"")
@@ -152,7 +177,59 @@ fn ask(at: &Resolved<'_>, op: Op, args: [u64; 4], other: &[u8]) -> Option<c_int>
 }
 
 fn by_path(dir: c_int, path: *const c_char, op: Op, args: [u64; 4]) -> Option<c_int> {
-    ask(&resolve(dir, path)?, op, args, &[])
+    let done = resolve(dir, path).and_then(|at| ask(&at, op, args, &[]));
+    or_kernel(dir, done)
+}
+
+/// What is not done is the kernel's, and needs a directory of the kernel.
+fn or_kernel(dir: c_int, done: Option<c_int>) -> Option<c_int> {
+    done.or_else(|| files::swapped(dir))
+}
+
+/// Makes a file or opens a directory.
+fn open_at(dir: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> Option<c_int> {
+    may_lead_here(path);
+    let opened = if flags & libc::O_DIRECTORY == 0 {
+        create(dir, path, flags, mode)
+    } else {
+        open_dir(dir, path, flags)
+    };
+    or_kernel(dir, opened)
+}
+
+/// Opens a directory that the program may be about to list.
+fn open_dir(dir: c_int, path: *const c_char, flags: c_int) -> Option<c_int> {
+    if flags & !SERVED_DIR != 0 || !files::serves_dirs() {
+        return None;
+    }
+    let at = resolve(dir, path)?;
+    let placeholder = door(&at, flags)?;
+    opened(&at, placeholder, Op::OpenDir, [0; 4], flags)
+}
+
+/// Has the daemon open something, and makes its placeholder.
+fn opened(
+    at: &Resolved<'_>,
+    placeholder: OwnedFd,
+    op: Op,
+    [b, c, d, e]: [u64; 4],
+    flags: c_int,
+) -> Option<c_int> {
+    let request = Request {
+        op,
+        args: [at.base, b, c, d, e],
+        text: at.rest,
+        other: &[],
+    };
+    match at.session.call(&request) {
+        Ok([number, lease, ..]) => {
+            let mount = at.number;
+            files::add(&placeholder, flags, File { mount, number }, lease);
+            Some(placeholder.into_raw_fd())
+        }
+        Err(Not::Mine) => None,
+        Err(Not::Failed(errno)) => Some(fail(errno)),
+    }
 }
 
 /// Makes a file, and a placeholder for it.
@@ -171,38 +248,36 @@ fn create(dir: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> Option
         return None;
     };
     let umask = umask::get().into();
-    let request = Request {
-        op: Op::Create,
-        args: [at.base, flags as u64, mode.into(), umask, 0],
-        text: at.rest,
-        other: &[],
-    };
-    match at.session.call(&request) {
-        Ok([number, lease, ..]) => {
-            let mount = at.number;
-            files::add(&placeholder, flags, File { mount, number }, lease);
-            let fd = placeholder.as_raw_fd();
-            std::mem::forget(placeholder);
-            Some(fd)
-        }
-        Err(Not::Mine) => None,
-        Err(Not::Failed(errno)) => Some(fail(errno)),
-    }
+    let args = [flags as u64, mode.into(), umask, 0];
+    opened(&at, placeholder, Op::Create, args, flags)
 }
 
 /// A descriptor of the root of a mount that nothing can be done with.
+fn placeholder(at: &Resolved<'_>, flags: c_int) -> Option<OwnedFd> {
+    let (fd, seen) = in_root(at, &[], flags)?;
+    (seen == at.session.root).then_some(fd)
+}
+
+/// A descriptor of the door, for a directory: no name leads from there to anything.
+fn door(at: &Resolved<'_>, flags: c_int) -> Option<OwnedFd> {
+    let (fd, seen) = in_root(at, at.session.door.bytes(), flags)?;
+    let root = at.session.root;
+    ((seen.device, seen.mount) == (root.device, root.mount) && seen.ino != root.ino).then_some(fd)
+}
+
+/// A directory in the root of a mount, or the root, opened so that nothing can be done with it.
 #[inline(never)]
-fn placeholder(at: &Resolved<'_>, flags: c_int) -> Option<rustix::fd::OwnedFd> {
+fn in_root(at: &Resolved<'_>, name: &[u8], flags: c_int) -> Option<(OwnedFd, Seen)> {
     let (_, mount) = mounts::all().find(|(number, _)| *number == at.number)?;
     let mut dir = Text::<4096>::new();
-    dir.push(mount.dir).then_some(())?;
+    (dir.push(mount.dir) && dir.push(b"/") && dir.push(name)).then_some(())?;
     let mut how = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW;
     if flags & libc::O_CLOEXEC != 0 {
         how |= OFlags::CLOEXEC;
     }
     let fd = fs::openat(CWD, dir.c_str(), how, Mode::empty()).ok()?;
-    let is_root = mounts::see(fd.as_raw_fd(), c"") == Some(at.session.root);
-    (is_root && files::has_room(&fd)).then_some(fd)
+    let seen = mounts::see(fd.as_raw_fd(), c"")?;
+    files::has_room(&fd).then_some((fd, seen))
 }
 
 /// Before a path is used: it may lead to a descriptor of this process, which is the kernel's then.
@@ -232,14 +307,47 @@ fn rename_served(
     ask(&from, Op::Rename, [to.base, flags.into(), 0, 0], to.rest)
 }
 
+fn rename_at(
+    old: (c_int, *const c_char),
+    new: (c_int, *const c_char),
+    flags: c_uint,
+) -> Option<c_int> {
+    let done = rename_served(old, new, flags);
+    or_kernel(new.0, or_kernel(old.0, done))
+}
+
 fn symlink_served(target: *const c_char, dir: c_int, path: *const c_char) -> Option<c_int> {
-    let at = resolve(dir, path)?;
-    if target.is_null() {
-        return None;
-    }
-    // SAFETY: as in `resolve`.
-    let target = unsafe { CStr::from_ptr(target) }.to_bytes();
-    ask(&at, Op::Symlink, [0; 4], target)
+    let ask_for_link = |at| {
+        if target.is_null() {
+            return None;
+        }
+        // SAFETY: as in `resolve`.
+        let target = unsafe { CStr::from_ptr(target) }.to_bytes();
+        ask(&at, Op::Symlink, [0; 4], target)
+    };
+    or_kernel(dir, resolve(dir, path).and_then(ask_for_link))
+}
+
+/// Attributes of a name in a directory of the daemon; those of all others are the kernel's.
+fn stat_at(dir: c_int, path: *const c_char, to: *mut libc::stat, flags: c_int) -> Option<c_int> {
+    may_lead_here(path);
+    let File { mount, .. } = files::get(dir)?;
+    let is_here = flags == libc::AT_SYMLINK_NOFOLLOW && !to.is_null() && files::dir(dir).is_some();
+    let request = |at: Resolved<'static>| {
+        at.session.call(&Request {
+            op: Op::StatAt,
+            args: [at.base, 0, 0, 0, 0],
+            text: at.rest,
+            other: &[],
+        })
+    };
+    let found = if is_here { resolve(dir, path).map(request) } else { None };
+    let done = match found {
+        Some(Ok(words)) => crate::descriptors::put_status(mount, &Stat::of(&words), to),
+        Some(Err(Not::Failed(errno))) => Some(fail(errno)),
+        Some(Err(Not::Mine)) | None => None,
+    };
+    or_kernel(dir, done)
 }
 
 fn mkdir_at(dir: c_int, path: *const c_char, mode: mode_t) -> Option<c_int> {
@@ -252,22 +360,16 @@ const NEW: c_int = libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC;
 
 functions! {
     fn open(path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
-        may_lead_here(path);
-        create(HERE, path, flags, mode)
+        open_at(HERE, path, flags, mode)
     }
     fn open64(path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
-        may_lead_here(path);
-        create(HERE, path, flags, mode)
+        open_at(HERE, path, flags, mode)
     }
     fn openat(dir: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
-        may_lead_here(path);
-        let _ = files::swap(dir);
-        create(dir, path, flags, mode)
+        open_at(dir, path, flags, mode)
     }
     fn openat64(dir: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
-        may_lead_here(path);
-        let _ = files::swap(dir);
-        create(dir, path, flags, mode)
+        open_at(dir, path, flags, mode)
     }
     fn creat(path: *const c_char, mode: mode_t) -> c_int {
         create(HERE, path, NEW, mode)
@@ -276,22 +378,16 @@ functions! {
         create(HERE, path, NEW, mode)
     }
     fn __open_2(path: *const c_char, flags: c_int) -> c_int {
-        may_lead_here(path);
-        None
+        open_at(HERE, path, flags, 0)
     }
     fn __open64_2(path: *const c_char, flags: c_int) -> c_int {
-        may_lead_here(path);
-        None
+        open_at(HERE, path, flags, 0)
     }
     fn __openat_2(dir: c_int, path: *const c_char, flags: c_int) -> c_int {
-        may_lead_here(path);
-        let _ = files::swap(dir);
-        None
+        open_at(dir, path, flags, 0)
     }
     fn __openat64_2(dir: c_int, path: *const c_char, flags: c_int) -> c_int {
-        may_lead_here(path);
-        let _ = files::swap(dir);
-        None
+        open_at(dir, path, flags, 0)
     }
     fn mkdir(path: *const c_char, mode: mode_t) -> c_int {
         mkdir_at(HERE, path, mode)
@@ -315,19 +411,19 @@ functions! {
         match flags {
             0 => by_path(dir, path, Op::Remove, [0; 4]),
             libc::AT_REMOVEDIR => by_path(dir, path, Op::Remove, [1, 0, 0, 0]),
-            _ => None,
+            _ => files::swapped(dir),
         }
     }
     fn rename(old: *const c_char, new: *const c_char) -> c_int {
-        rename_served((HERE, old), (HERE, new), 0)
+        rename_at((HERE, old), (HERE, new), 0)
     }
     fn renameat(from: c_int, old: *const c_char, to: c_int, new: *const c_char) -> c_int {
-        rename_served((from, old), (to, new), 0)
+        rename_at((from, old), (to, new), 0)
     }
     fn renameat2(
         from: c_int, old: *const c_char, to: c_int, new: *const c_char, flags: c_uint
     ) -> c_int {
-        rename_served((from, old), (to, new), flags)
+        rename_at((from, old), (to, new), flags)
     }
     fn chmod(path: *const c_char, mode: mode_t) -> c_int {
         by_path(HERE, path, Op::Chmod, [mode.into(), 0, 0, 0])
@@ -335,7 +431,7 @@ functions! {
     fn fchmodat(dir: c_int, path: *const c_char, mode: mode_t, flags: c_int) -> c_int {
         match flags {
             0 | libc::AT_SYMLINK_NOFOLLOW => by_path(dir, path, Op::Chmod, [mode.into(), 0, 0, 0]),
-            _ => None,
+            _ => files::swapped(dir),
         }
     }
     fn chown(path: *const c_char, uid: uid_t, gid: gid_t) -> c_int {
@@ -349,10 +445,7 @@ functions! {
             0 | libc::AT_SYMLINK_NOFOLLOW => {
                 by_path(dir, path, Op::Chown, [id(uid), id(gid), 0, 0])
             }
-            _ => {
-                let _ = files::swap(dir);
-                None
-            }
+            _ => files::swapped(dir),
         }
     }
     fn utimensat(dir: c_int, path: *const c_char, times: *const timespec, flags: c_int) -> c_int {
@@ -361,10 +454,7 @@ functions! {
         match (words, flags) {
             (Some(words), _) if path.is_null() => crate::descriptors::set_times(dir, words),
             (Some(words), 0 | libc::AT_SYMLINK_NOFOLLOW) => by_path(dir, path, Op::Utimens, words),
-            _ => {
-                let _ = files::swap(dir);
-                None
-            }
+            _ => files::swapped(dir),
         }
     }
     fn utimes(path: *const c_char, times: *const timeval) -> c_int {
@@ -384,6 +474,22 @@ functions! {
             [times.actime.cast_unsigned(), 0, times.modtime.cast_unsigned(), 0]
         };
         by_path(HERE, path, Op::Utimens, words)
+    }
+    fn fstatat(dir: c_int, path: *const c_char, to: *mut libc::stat, flags: c_int) -> c_int {
+        stat_at(dir, path, to, flags)
+    }
+    fn fstatat64(dir: c_int, path: *const c_char, to: *mut libc::stat, flags: c_int) -> c_int {
+        stat_at(dir, path, to, flags)
+    }
+    fn __fxstatat(
+        version: c_int, dir: c_int, path: *const c_char, to: *mut libc::stat, flags: c_int
+    ) -> c_int {
+        stat_at(dir, path, to, flags)
+    }
+    fn __fxstatat64(
+        version: c_int, dir: c_int, path: *const c_char, to: *mut libc::stat, flags: c_int
+    ) -> c_int {
+        stat_at(dir, path, to, flags)
     }
     fn umask(mode: mode_t) -> mode_t {
         if session::is_here() {

@@ -31,6 +31,7 @@ use rustix::net::{
 use rustix::process::{Resource, getpid, getrlimit};
 
 use crate::counters;
+use crate::files::File;
 use crate::mounts::{self, MOST, Mount, Seen, Text};
 
 const NONE: u32 = 0;
@@ -43,6 +44,9 @@ const PATIENCE: std::time::Duration = std::time::Duration::from_secs(1);
 
 /// Bytes of the longest reply.
 const REPLY: usize = (1 + ANSWER) * 8;
+
+/// Bytes of the longest reply with a path that can be opened.
+const PATH: usize = 4096;
 
 /// Descriptors of this library have numbers above those of most programs.
 const HIGH: i32 = 960;
@@ -333,6 +337,22 @@ impl Session {
         }
     }
 
+    /// As [`Self::call`], with a reply of any length. Returns the words behind the status, as bytes.
+    pub fn call_into<'r>(
+        &self,
+        request: &Request<'_>,
+        reply: &'r mut [u8],
+    ) -> Result<&'r [u8], Not> {
+        let parts = [&request.head()[..], request.text, request.other];
+        let Ok(len) = self.client.call(&parts, reply) else {
+            self.breaks();
+            return Err(Not::Mine);
+        };
+        let reply = reply.get(..len).unwrap_or_default();
+        answer(request, Some(reply))?;
+        Ok(reply.get(8..).unwrap_or_default())
+    }
+
     /// As [`Self::call`], for a call that cannot fail: it may be carried out later. `done` is what it
     /// returns then.
     pub fn defer(
@@ -493,6 +513,30 @@ pub fn call(number: usize, op: Op, args: [u64; 5], text: &[u8]) -> Result<[u64; 
         text,
         other: &[],
     })
+}
+
+/// The path of an open directory, and its inode.
+pub fn locate(file: File, to: &mut Text<4096>) -> Result<u64, Errno> {
+    let session = get(file.mount).ok_or(Errno::NOTCONN)?;
+    let (_, mount) = mounts::all().nth(file.mount).ok_or(Errno::NOTCONN)?;
+    let request = Request {
+        op: Op::Locate,
+        args: [file.number, 0, 0, 0, 0],
+        text: &[],
+        other: &[],
+    };
+    let mut reply = [0; PATH];
+    let answer = session.call_into(&request, &mut reply);
+    let answer = answer.map_err(|_| Errno::STALE)?;
+    let (ino, path) = call::path(answer).ok_or(Errno::NAMETOOLONG)?;
+    let fits = to.push(mount.dir) && to.push(path);
+    fits.then_some(ino).ok_or(Errno::NAMETOOLONG)
+}
+
+/// Whether a descriptor is of this inode of a mount.
+pub fn is_at(number: usize, fd: &OwnedFd, ino: u64) -> bool {
+    let root = get(number).map(|session| session.root);
+    root.is_some_and(|root| mounts::see(fd.as_raw_fd(), c"") == Some(Seen { ino, ..root }))
 }
 
 /// Without a spare descriptor number, that of the table is given up for the time of `what`.

@@ -3,6 +3,7 @@
 
 import ctypes
 import errno
+import fcntl
 import json
 import mmap
 import os
@@ -188,6 +189,88 @@ def copies():
     except OSError as refused:
         assert refused.errno == errno.EBADF, refused
     os.close(to)
+
+
+def directories():
+    """What a program opens, lists and removes is not the kernel's, and nobody sees a difference."""
+    raw("mkdir top")
+    os.makedirs("top/a/b")
+    for n in range(700):
+        os.close(os.open(f"top/a/b/{n}", NEW, 0o600))
+    DIR = os.O_RDONLY | os.O_DIRECTORY
+    top = os.open("top", DIR)
+    a = os.open("a", DIR | os.O_NOFOLLOW, dir_fd=top)
+    assert is_placeholder(top) and is_placeholder(a)
+    b = os.open("b", DIR, dir_fd=a)
+    assert os.fstat(b).st_ino == os.stat("b", dir_fd=a, follow_symlinks=False).st_ino
+    assert sorted(os.listdir(b), key=int) == [str(n) for n in range(700)]
+    assert is_placeholder(b)
+    # One that was read in part, and its copy, which has the same offset.
+    copy = os.dup(b)
+    assert is_placeholder(copy)
+    assert fcntl.fcntl(b, fcntl.F_GETFL) & (os.O_PATH | os.O_DIRECTORY) == os.O_DIRECTORY
+    for n in range(100):
+        os.unlink(str(n), dir_fd=copy)
+    os.mkdir("c", dir_fd=b)
+    os.close(os.open("f", NEW, 0o600, dir_fd=b))
+    os.rename("f", "g", src_dir_fd=b, dst_dir_fd=a)
+    os.symlink("g", "link", dir_fd=a)
+    assert os.stat("link", dir_fd=a, follow_symlinks=False).st_mode & 0o170000 == 0o120000
+    assert is_placeholder(a) and is_placeholder(b) and is_placeholder(copy)
+    # The kernel gets both descriptors of one, and the listing goes on.
+    with os.scandir(b) as entries:
+        seen = [next(entries).name for _ in range(50)]
+        raw("mv top/a moved")
+        os.fchdir(copy)
+        assert not is_placeholder(copy) and not is_placeholder(b)
+        assert raw("pwd -P | xargs -n1 basename").strip() == "b"
+        seen += [entry.name for entry in entries]
+    assert sorted(seen) == sorted([*map(str, range(100, 700)), "c"])
+    os.chdir("../..")
+    assert os.stat("link", dir_fd=a).st_size == 0
+    assert not is_placeholder(a)
+    # What nobody but the daemon has is gone.
+    os.mkdir("gone")
+    gone = os.open("gone", DIR)
+    assert is_placeholder(gone)
+    os.rmdir("gone")
+    assert os.fstat(gone).st_nlink == 0
+    for call in (
+        lambda: os.open("x", NEW, dir_fd=gone),
+        lambda: os.mkdir("x", dir_fd=gone),
+        lambda: os.stat("x", dir_fd=gone),
+    ):
+        try:
+            call()
+            raise AssertionError("made")
+        except FileNotFoundError:
+            pass
+    os.close(gone)
+    # Of many listings at one time, some are of libc.
+    for n in range(40):
+        os.mkdir(f"many{n}")
+        os.close(os.open(f"many{n}/f", NEW, 0o600))
+    listings = [os.scandir(os.open(f"many{n}", DIR)) for n in range(40)]
+    assert [[entry.name for entry in listing] for listing in listings] == [["f"]] * 40
+    child = os.fork()
+    if child == 0:
+        os._exit(sorted(os.listdir(top)) != [] or os.listdir(b) == [])
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def removed_trees():
+    """A tree is removed as it was made: without the kernel, also by threads, and what it knows by it."""
+    for round in range(3):
+        for n in range(20):
+            os.makedirs(f"tree/{n}/x")
+            for m in range(30):
+                os.close(os.open(f"tree/{n}/x/{m}", NEW, 0o600))
+        if round == 1:
+            raw("ls -lR tree > /dev/null")
+        if round == 2:
+            raw("cat tree/7/x/*; stat tree/9 tree/9/x")
+        subprocess.run(["rm", "-r", "tree"], check=True)
+        assert not os.path.exists("tree") and raw("ls") == ""
 
 
 def freed():

@@ -83,7 +83,7 @@ macro_rules! histories {
 histories! {
     tail offsets descends closes_on_exec moves working_directory threads full_table sizes closes
     links_of_process umasks behind_the_back mounts_inside bound copies from_outside freed
-    by_process
+    by_process directories removed_trees
 }
 
 #[test]

@@ -105,7 +105,26 @@ BY_FILE = {
     "fork": (1, lambda: ["forked"]),
     "inherit": (1, lambda: ["inherited"]),
 }
-ALL = BY_PATH | BY_FILE
+def below():
+    path = choose.choice(files[-10:] + dirs[-6:])
+    return path.rsplit("/", 1)[-1]
+
+
+BY_DIR = {
+    "opendir": (12, lambda: [choose.randrange(2), dir()]),
+    "openbelow": (8, lambda: [choose.randrange(2), below(), choose.randrange(2)]),
+    "listdir": (8, lambda: [choose.randrange(2)]),
+    "statat": (8, lambda: [choose.randrange(2), below()]),
+    "fstatdir": (4, lambda: [choose.randrange(2)]),
+    "removeat": (10, lambda: [choose.randrange(2), below()]),
+    "mkdirat": (4, lambda: [choose.randrange(2), below()]),
+    "createat": (8, lambda: [choose.randrange(2), choose.choice("abc"), text()]),
+    "renameat": (4, lambda: [choose.randrange(2), below(), choose.choice("abc")]),
+    "readat": (1, lambda: [choose.randrange(2), below()]),
+    "enter": (1, lambda: [choose.randrange(2)]),
+    "dupdir": (2, lambda: [choose.randrange(2)]),
+}
+ALL = BY_PATH | BY_FILE | BY_DIR
 
 
 def next_call(program):

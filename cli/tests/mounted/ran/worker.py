@@ -11,6 +11,7 @@ root = sys.argv[1]
 os.umask(0o022)
 os.chdir(root)
 files = {}
+dirs = {}
 
 
 def attributes(stat):
@@ -28,6 +29,36 @@ def opened(name, path, flags, mode):
         os.close(fd)
         return "directory"
     files[name] = fd
+
+
+def opened_dir(name, path):
+    if name in dirs:
+        os.close(dirs.pop(name))
+    dirs[name] = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+
+
+def opened_below(dir, name, other):
+    if dir not in dirs or other == dir:
+        return "no directory"
+    if other in dirs:
+        os.close(dirs.pop(other))
+    dirs[other] = os.open(name, os.O_RDONLY | os.O_DIRECTORY, dir_fd=dirs[dir])
+
+
+def entered(dir):
+    os.fchdir(dir)
+    os.chdir(root)
+
+
+def removed(dir, name):
+    is_dir = os.stat(name, dir_fd=dir, follow_symlinks=False).st_mode & 0o170000 == 0o040000
+    os.rmdir(name, dir_fd=dir) if is_dir else os.unlink(name, dir_fd=dir)
+
+
+def made_below(dir, name, text):
+    fd = os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644, dir_fd=dir)
+    os.write(fd, text.encode())
+    os.close(fd)
 
 
 def duplicated(fd, name):
@@ -106,8 +137,22 @@ BY_FILE = {
     "fork": forked,
     "inherit": inherited,
 }
+BY_DIR = {
+    "listdir": lambda dir: sorted(os.listdir(dir)),
+    "statat": lambda dir, name: attributes(os.stat(name, dir_fd=dir, follow_symlinks=False)),
+    "fstatdir": lambda dir: attributes(os.fstat(dir)),
+    "removeat": removed,
+    "mkdirat": lambda dir, name: os.mkdir(name, dir_fd=dir),
+    "createat": made_below,
+    "renameat": lambda dir, old, new: os.rename(old, new, src_dir_fd=dir, dst_dir_fd=dir),
+    "readat": lambda dir, name: os.close(os.open(name, os.O_RDONLY, dir_fd=dir)),
+    "enter": entered,
+    "dupdir": lambda dir: os.close(os.dup(dir)),
+}
 BY_PATH = {
     "open": opened,
+    "opendir": opened_dir,
+    "openbelow": opened_below,
     "mkdir": os.mkdir,
     "rmdir": os.rmdir,
     "unlink": os.unlink,
@@ -130,6 +175,8 @@ def call(name, *args):
         if name in BY_PATH:
             return BY_PATH[name](*args)
         file, *rest = args
+        if name in BY_DIR:
+            return BY_DIR[name](dirs[file], *rest) if file in dirs else "no directory"
         if file not in files:
             return "no file"
         if name == "close":

@@ -79,6 +79,8 @@ pub use lost::{Lost, LostItem};
 pub use make::{MakeOptions, inspect, is_unmade, make, make_device};
 pub use observe::{Call, Observer, Outcome};
 pub use options::Options;
+#[doc(hidden)]
+pub use paths::MAX_ENTRIES;
 pub use stats::LEVELS;
 pub use sync::Sequence;
 

@@ -13,7 +13,8 @@ use crate::fs::locked::attrs;
 use cairnfs_disk::format::ROOT_INO;
 
 /// Most entries of a directory that are examined.
-const MAX_ENTRIES: usize = 16_384;
+#[doc(hidden)]
+pub const MAX_ENTRIES: usize = 16_384;
 /// Most levels of a path.
 const MAX_LEVELS: usize = 64;
 

@@ -23,6 +23,7 @@ mod attributes;
 mod contents;
 pub mod deferred;
 mod entries;
+mod program_dirs;
 pub mod programs;
 mod replacing;
 

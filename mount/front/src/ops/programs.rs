@@ -59,7 +59,7 @@ impl From<Refusal> for Not {
 
 pub(super) type Done<T> = Result<T, Not>;
 
-fn not<T>(why: Why) -> Done<T> {
+pub(super) fn not<T>(why: Why) -> Done<T> {
     Err(Not::Mine(why))
 }
 
@@ -73,16 +73,16 @@ pub struct Program {
 }
 
 /// A directory, and a name in it.
-struct At<'p> {
-    dir: Place,
+pub(super) struct At<'p> {
+    pub(super) dir: Place,
     attr: Attr,
-    name: &'p [u8],
+    pub(super) name: &'p [u8],
 }
 
 /// A request that is under way.
 pub(super) struct Serving<'o> {
-    ops: &'o Ops,
-    program: &'o Program,
+    pub(super) ops: &'o Ops,
+    pub(super) program: &'o Program,
     /// Directories that the kernel knows and whose attributes have changed.
     changed: Vec<u64>,
     /// Files whose use is given back at the end.
@@ -113,7 +113,7 @@ impl Ops {
     }
 
     /// Whether the kernel has, or is about to get, an inode of the mounted tree.
-    fn is_known(&self, ino: u64) -> bool {
+    pub(super) fn is_known(&self, ino: u64) -> bool {
         ino == ROOT_INO || self.trees.has_references(self.trees.known(ino))
     }
 
@@ -221,6 +221,10 @@ impl<'o> Serving<'o> {
                 self.set(&inode, request).map(nothing)
             }
             Op::Leave => self.leave(a).map(|offset| vec![offset]),
+            Op::OpenDir => self.open_dir((a, path)).map(|file| vec![file]),
+            Op::List => self.list(a, b, c),
+            Op::Locate => self.locate(a),
+            Op::StatAt => self.stat_at((a, path)).map(|stat| stat.words().to_vec()),
             Op::Close => {
                 let closed = self.ops.files.close(self.program.channel, a);
                 self.unused.extend(closed);
@@ -241,7 +245,7 @@ impl<'o> Serving<'o> {
         }
     }
 
-    fn permits(&self, fs: &FileSystem, attr: &Attr, wanted: u32) -> Done<()> {
+    pub(super) fn permits(&self, fs: &FileSystem, attr: &Attr, wanted: u32) -> Done<()> {
         self.without_list(fs, attr)?;
         if self.program.person.permits(attr, wanted) {
             Ok(())
@@ -250,12 +254,28 @@ impl<'o> Serving<'o> {
         }
     }
 
-    /// Resolves a path up to its last name.
-    fn walk<'p>(&self, (base, path): (u64, &'p [u8])) -> Done<At<'p>> {
-        let dir = self.ops.trees.place(base)?.of_mounted()?;
-        if !self.ops.is_known(dir.ino) {
-            return not(Why::Path);
+    /// The directory where a path begins: one that the kernel has for the program, or an open one.
+    fn base(&self, base: u64) -> Done<Place> {
+        if let Some(number) = call::opened(base) {
+            let ProgramFile { fs, ino, .. } = self.dir(number)?;
+            return Ok(Place {
+                fs,
+                ino,
+                mounted: true,
+                bound: false,
+            });
         }
+        let dir = self.ops.trees.place(base)?.of_mounted()?;
+        if self.ops.is_known(dir.ino) {
+            Ok(dir)
+        } else {
+            not(Why::Path)
+        }
+    }
+
+    /// Resolves a path up to its last name.
+    pub(super) fn walk<'p>(&self, (base, path): (u64, &'p [u8])) -> Done<At<'p>> {
+        let dir = self.base(base)?;
         let mut attr = dir.fs.getattr(dir.ino)?;
         let mut names = path
             .split(|byte| *byte == b'/')
@@ -311,7 +331,7 @@ impl<'o> Serving<'o> {
     }
 
     /// An inode of which attributes or names may be changed here.
-    fn unknown(&self, attr: Attr) -> Done<Attr> {
+    pub(super) fn unknown(&self, attr: Attr) -> Done<Attr> {
         if self.ops.is_known(attr.ino) {
             not(Why::Known)
         } else {
@@ -329,13 +349,20 @@ impl<'o> Serving<'o> {
         }
     }
 
+    /// Whether the program may have another file open.
+    pub(super) fn has_room(&self) -> Done<()> {
+        if self.ops.files.has_room(self.program.channel) {
+            Ok(())
+        } else {
+            not(Why::Trouble)
+        }
+    }
+
     fn create(&mut self, at: (u64, &[u8]), flags: u64, mode: u64, umask: u64) -> Done<Vec<u64>> {
         if mode & 0o7000 != 0 {
             return not(Why::Permission);
         }
-        if !self.ops.files.has_room(self.program.channel) {
-            return not(Why::Trouble);
-        }
+        self.has_room()?;
         let at = self.walk(at)?;
         self.enters(&at, true)?;
         let new = self.new_entry(&at, libc::S_IFREG | mode as u32 & 0o777, umask);
@@ -351,6 +378,7 @@ impl<'o> Serving<'o> {
             offset: 0,
             writable: access == libc::O_WRONLY || access == libc::O_RDWR,
             append: flags as i32 & libc::O_APPEND != 0,
+            is_dir: false,
             left: false,
             lease,
         });
@@ -547,6 +575,14 @@ impl<'o> Serving<'o> {
         Ok(file)
     }
 
+    /// A directory of the mounted tree that the program has open.
+    pub(super) fn dir(&self, number: u64) -> Done<ProgramFile> {
+        let file = self.ops.files.get(self.program.channel, number);
+        let is_mounted = |dir: &ProgramFile| Arc::ptr_eq(&dir.fs, &self.ops.trees.mounted());
+        let dir = file.filter(|file| file.is_dir && is_mounted(file));
+        dir.ok_or(Not::Mine(Why::Known))
+    }
+
     fn attr_of(&self, number: u64) -> Done<Attr> {
         let file = self.file(number)?;
         Ok(file.fs.getattr(file.ino)?)
@@ -615,11 +651,20 @@ impl<'o> Serving<'o> {
     }
 
     fn stat(&self, number: u64) -> Done<Stat> {
-        let attr = self.attr_of(number)?;
-        let seen = file_attr(self.ops.trees.known(attr.ino), &attr);
+        // The kernel changes nothing of a directory that it has not told.
+        let attr = match self.dir(number) {
+            Ok(dir) => dir.fs.getattr(dir.ino)?,
+            Err(_) => self.attr_of(number)?,
+        };
+        Ok(self.shown(&attr))
+    }
+
+    /// Attributes as the kernel shows them.
+    pub(super) fn shown(&self, attr: &Attr) -> Stat {
+        let seen = file_attr(self.ops.trees.known(attr.ino), attr);
         let time = |time: Time| [time.secs.cast_unsigned(), time.nanos.into()];
         let [[a, an], [m, mn], [c, cn]] = [attr.atime, attr.mtime, attr.ctime].map(time);
-        Ok(Stat {
+        Stat {
             ino: seen.ino,
             mode: seen.mode.into(),
             nlink: seen.nlink.into(),
@@ -629,12 +674,12 @@ impl<'o> Serving<'o> {
             blocks: seen.blocks,
             blksize: seen.blksize.into(),
             times: [a, an, m, mn, c, cn],
-        })
+        }
     }
 }
 
 /// The attributes of a name's inode. No use is taken: references are excluded.
-fn child(fs: &FileSystem, dir: u64, name: &[u8]) -> Result<Attr, Error> {
+pub(super) fn child(fs: &FileSystem, dir: u64, name: &[u8]) -> Result<Attr, Error> {
     let dir = fs.inode(dir)?;
     let ino = fs.with_child(&dir, name, |child, _| Ok(child.ino))?;
     fs.getattr(ino)

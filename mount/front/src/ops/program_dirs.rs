@@ -1,0 +1,114 @@
+//! Directories that programs open, list and look into by a channel, beside what they change
+//! ([`super::programs`]).
+//!
+//! The kernel learns of none of it: what programs remove next is still unknown to it. A directory whose listing
+//! the kernel has cached is left to it, as nothing is faster. An open directory that is needed for a call that
+//! is not served is opened through the kernel by its path, so one is served only if its path can be found.
+
+use std::sync::Arc;
+
+use cairnfs_channel::call::{self, Entry, Stat, Why};
+use cairnfs_channel::PAYLOAD;
+use cairnfs_core::fs::MAX_ENTRIES;
+use cairnfs_disk::format::ROOT_INO;
+use cairnfs_disk::types::FileKind;
+
+use crate::convert::type_bits;
+use crate::ops::programs::{Done, Not, Serving, child, not};
+use crate::person::READ;
+use crate::program_files::ProgramFile;
+use crate::trees::Place;
+
+/// Levels above a directory whose path is found.
+const LEVELS: usize = 64;
+
+impl Serving<'_> {
+    /// Opens a directory.
+    pub(super) fn open_dir(&self, at: (u64, &[u8])) -> Done<u64> {
+        self.has_room()?;
+        let at = self.walk(at)?;
+        let Place { fs, .. } = at.dir;
+        let dir = child(&fs, at.dir.ino, at.name)?;
+        if dir.kind != FileKind::Directory {
+            return not(Why::Path);
+        }
+        self.permits(&fs, &dir, READ)?;
+        let node = self.ops.trees.known(dir.ino);
+        if self.ops.dirs.refuses(node, None) {
+            return not(Why::Cached);
+        }
+        self.can_be_located(&fs, dir.ino)?;
+        fs.lookup_number(dir.ino)?;
+        Ok(self.ops.files.add(ProgramFile {
+            fs,
+            ino: dir.ino,
+            channel: self.program.channel,
+            offset: 0,
+            writable: false,
+            append: false,
+            is_dir: true,
+            left: false,
+            lease: None,
+        }))
+    }
+
+    /// Whether the path of a directory will be found, unless it is moved: no directory above it has more
+    /// entries than are searched.
+    fn can_be_located(&self, fs: &Arc<cairnfs::fs::FileSystem>, ino: u64) -> Done<()> {
+        let mut at = ino;
+        for _ in 0..LEVELS {
+            if at == ROOT_INO {
+                return Ok(());
+            }
+            let parent = fs.parent_hint(at).ok_or(Not::Mine(Why::Trouble))?;
+            if fs.getattr(parent)?.size >= MAX_ENTRIES as u64 {
+                return not(Why::Path);
+            }
+            at = parent;
+        }
+        not(Why::Path)
+    }
+
+    /// Entries of an open directory behind a cookie, in a reply of at most so many bytes.
+    pub(super) fn list(&self, number: u64, cookie: u64, bytes: u64) -> Done<Vec<u64>> {
+        let dir = self.dir(number)?;
+        let most = usize::try_from(bytes).map_or(PAYLOAD, |bytes| bytes.min(PAYLOAD));
+        let (mut words, mut fits) = (Vec::new(), true);
+        dir.fs.readdir(dir.ino, cookie, &mut |listed| {
+            let entry = Entry {
+                ino: self.ops.trees.known(listed.ino),
+                cookie: listed.cookie,
+                kind: (type_bits(listed.kind) >> 12) as u8,
+                name: listed.name,
+            };
+            // The status is before them.
+            fits = (1 + words.len()) * 8 + entry.bytes() <= most;
+            if fits {
+                entry.put(&mut words);
+            }
+            fits
+        })?;
+        if words.is_empty() && !fits {
+            return not(Why::Call);
+        }
+        Ok(words)
+    }
+
+    /// The inode and the path of an open directory.
+    pub(super) fn locate(&self, number: u64) -> Done<Vec<u64>> {
+        use std::os::unix::ffi::OsStrExt;
+        let dir = self.dir(number)?;
+        let path = dir.fs.path_hint(dir.ino);
+        let path = path.as_os_str().as_bytes();
+        let mut words = vec![self.ops.trees.known(dir.ino), path.len() as u64];
+        call::put_text(path, &mut words);
+        Ok(words)
+    }
+
+    /// The attributes of a name that the kernel does not know.
+    pub(super) fn stat_at(&self, at: (u64, &[u8])) -> Done<Stat> {
+        let at = self.walk(at)?;
+        let attr = self.unknown(child(&at.dir.fs, at.dir.ino, at.name)?)?;
+        Ok(self.shown(&attr))
+    }
+}
