@@ -249,9 +249,12 @@ fn kind(op: Op) -> &'static str {
         Op::Utimens | Op::FileUtimens => "times set",
         Op::Write => "writes",
         Op::Truncate => "sizes set",
-        Op::Seek | Op::Stat => "offsets and attributes",
+        Op::Seek | Op::Stat | Op::StatAt => "offsets and attributes",
         Op::Leave => "files handed to the kernel",
-        Op::Close => "files closed",
+        Op::Locate => "directories handed to the kernel",
+        Op::Close => "files and directories closed",
+        Op::OpenDir => "directories opened",
+        Op::List => "parts of listings",
     }
 }
 

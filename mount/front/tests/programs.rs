@@ -133,6 +133,14 @@ impl Stand {
         Ok(self.ask(Op::OpenDir, [base, 0, 0, 0, 0], path.as_bytes(), &[])?[0])
     }
 
+    /// The path of an open directory.
+    fn path(&self, dir: u64) -> Vec<u8> {
+        let located = self.reply_to(&self.program, Op::Locate, [dir, 0, 0, 0, 0], (&[], &[]));
+        let (ino, path) = call::path(&located[8..]).unwrap();
+        assert_eq!(ino, self.stat(dir).unwrap().ino);
+        path.to_vec()
+    }
+
     /// The names of a directory behind a cookie, in replies of so many bytes.
     fn names(&self, dir: u64, bytes: u64) -> Vec<String> {
         let (mut names, mut cookie) = (Vec::new(), 0);
@@ -275,6 +283,9 @@ fn a_tree_is_listed_and_removed_without_the_kernel() {
     }
     let d = stand.open_dir(ROOT, "d").unwrap();
     assert_eq!(stand.names(d, 8192), [".", "..", "e"]);
+    stand.mkdir(OPENED | d, "later").unwrap();
+    let later = stand.open_dir(ROOT, "d/later").unwrap();
+    assert_eq!(stand.path(later), b"/d/later");
     let e = stand.open_dir(OPENED | d, "e").unwrap();
     for bytes in [48, 100, 8192] {
         assert_eq!(stand.names(e, bytes).len(), 42, "{bytes}");
@@ -285,9 +296,7 @@ fn a_tree_is_listed_and_removed_without_the_kernel() {
     };
     assert_eq!(stand.stat(e), stat_at(OPENED | d, "e"));
     assert_eq!(stat_at(OPENED | e, "7").unwrap().mode, 0o100_644);
-    let located = stand.reply_to(&stand.program, Op::Locate, [e, 0, 0, 0, 0], (&[], &[]));
-    let (ino, path) = call::path(&located[8..]).unwrap();
-    assert_eq!((ino, path), (stand.stat(e).unwrap().ino, &b"/d/e"[..]));
+    assert_eq!(stand.path(e), b"/d/e");
     let remove = |base, path: &str, is_dir: bool| {
         let args = [base, is_dir.into(), 0, 0, 0];
         stand.ask(Op::Remove, args, path.as_bytes(), &[]).map(drop)
@@ -296,6 +305,7 @@ fn a_tree_is_listed_and_removed_without_the_kernel() {
         remove(OPENED | e, name, false).unwrap();
     }
     remove(OPENED | d, "e", true).unwrap();
+    remove(OPENED | d, "later", true).unwrap();
     // It is open still, and has no names.
     assert_eq!(stand.names(e, 8192), [".", ".."]);
     assert_eq!(stand.create(OPENED | e, "f"), Err(Why::Trouble));

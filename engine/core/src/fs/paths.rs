@@ -51,7 +51,8 @@ impl FileSystem {
         let dir = self.parent_hint(ino)?;
         let mut name = None;
         let mut seen = 0;
-        let listed = self.readdir(dir, 2, &mut |entry| {
+        // Another cookie might be that of an earlier listing, which lacks later entries.
+        let listed = self.readdir(dir, 0, &mut |entry| {
             seen += 1;
             if entry.ino == ino {
                 name = Some(entry.name.to_vec());
