@@ -78,9 +78,10 @@ pub enum Op {
     Close,
     /// base; path. Answer: file.
     OpenDir,
-    /// file, cookie, bytes of the reply. Answer: [`entries`] behind the cookie, none at the end.
+    /// file, cookie or [`NONE`], bytes of the reply. Answer: each [`entry`] behind the cookie, none at the end;
+    /// the offset is behind them then.
     List,
-    /// file of a directory. Answer: its inode, and its [`path`] from the root of the mount.
+    /// file of a directory. Answer: where it [is](Location).
     Locate,
     /// base; path, whose last name is not followed. Answer: [`Stat`].
     StatAt,
@@ -408,7 +409,7 @@ impl Entry<'_> {
 }
 
 /// Appends a text to the words of a reply, filled up with zeros.
-pub fn put_text(text: &[u8], words: &mut Vec<u64>) {
+fn put_text(text: &[u8], words: &mut Vec<u64>) {
     words.extend(text.chunks(8).map(|part| {
         let mut word = [0; 8];
         word.iter_mut().zip(part).for_each(|(to, from)| *to = *from);
@@ -433,13 +434,42 @@ pub fn entry(listing: &[u8]) -> Option<(Entry<'_>, &[u8])> {
     let name = rest.get(..len)?;
     let kind = shape as u8;
     let rest = rest.get(len.next_multiple_of(8)..)?;
-    Some((Entry { ino, cookie, kind, name }, rest))
+    Some((
+        Entry {
+            ino,
+            cookie,
+            kind,
+            name,
+        },
+        rest,
+    ))
 }
 
-/// The inode and the path in the answer to [`Op::Locate`], which are as many bytes behind the status.
-pub fn path(answer: &[u8]) -> Option<(u64, &[u8])> {
-    let ([ino, len], rest) = split::<2>(answer)?;
-    Some((ino, rest.get(..usize::try_from(len).ok()?)?))
+/// The answer to [`Op::Locate`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Location<'a> {
+    /// The inode.
+    pub ino: u64,
+    /// The offset of the open directory.
+    pub offset: u64,
+    /// The path from the root of the mount, which begins with a slash.
+    pub path: &'a [u8],
+}
+
+impl<'a> Location<'a> {
+    /// As the words of a reply.
+    pub fn words(&self) -> Vec<u64> {
+        let mut words = vec![self.ino, self.offset, self.path.len() as u64];
+        put_text(self.path, &mut words);
+        words
+    }
+
+    /// From the words behind the status, as bytes.
+    pub fn of(answer: &'a [u8]) -> Option<Self> {
+        let ([ino, offset, len], rest) = split::<3>(answer)?;
+        let path = rest.get(..usize::try_from(len).ok()?)?;
+        Some(Self { ino, offset, path })
+    }
 }
 
 /// Writes a reply.
@@ -512,6 +542,18 @@ mod tests {
         let mut wrong = bytes.clone();
         wrong[17..24].fill(0xff);
         assert_eq!(entry(&wrong), None);
+        let location = Location {
+            ino: 5,
+            offset: 6,
+            path: b"/a/long/path",
+        };
+        let bytes: Vec<u8> = location
+            .words()
+            .iter()
+            .flat_map(|w| w.to_le_bytes())
+            .collect();
+        assert_eq!(Location::of(&bytes), Some(location));
+        assert_eq!(Location::of(&bytes[..32]), None);
         assert_eq!((opened(7), opened(OPENED | 7)), (None, Some(7)));
         assert_eq!((opened(1 << 63 | 7), opened(u64::MAX)), (None, None));
     }

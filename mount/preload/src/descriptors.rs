@@ -4,9 +4,9 @@ use std::ffi::{c_int, c_void};
 use std::slice;
 
 use cairnfs_channel::call::{self, ANSWER, Lease, NONE, Op, Request, Stat, WRITE_MAX};
+use libc::{gid_t, iovec, mode_t, off_t, off64_t, size_t, ssize_t, stat, timespec, timeval, uid_t};
 use rustix::fd::{BorrowedFd, IntoRawFd};
 use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
-use libc::{gid_t, iovec, mode_t, off_t, off64_t, size_t, ssize_t, stat, timespec, timeval, uid_t};
 
 use crate::files::{self, File};
 use crate::life;
@@ -257,7 +257,11 @@ fn another(fd: c_int, least: c_int, closes: bool) -> Option<c_int> {
     let file = files::dir(fd)?;
     // SAFETY: the placeholder, which is only looked at.
     let placeholder = unsafe { BorrowedFd::borrow_raw(fd) };
-    let flags = if closes { FdFlags::CLOEXEC } else { FdFlags::empty() };
+    let flags = if closes {
+        FdFlags::CLOEXEC
+    } else {
+        FdFlags::empty()
+    };
     let made = fcntl_dupfd_cloexec(placeholder, least);
     let made = match made.and_then(|made| fcntl_setfd(&made, flags).map(|()| made)) {
         Ok(made) => made,

@@ -14,7 +14,7 @@ use std::ffi::{c_int, c_long, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use cairnfs_channel::call::{self, Op, Request};
+use cairnfs_channel::call::{self, NONE, Op, Request};
 use libc::{DIR, dirent64};
 use rustix::fd::BorrowedFd;
 use rustix::io::{FdFlags, fcntl_setfd};
@@ -39,7 +39,7 @@ struct Listing {
     file: Option<File>,
     /// That of libc, which it goes on with.
     real: *mut DIR,
-    /// Where it is.
+    /// Where it is; [`NONE`]: where its descriptor is.
     cookie: u64,
     /// Entries behind that which the daemon has told, from `at` to `len`.
     entries: [u8; BYTES],
@@ -146,19 +146,33 @@ fn take(fd: c_int, file: File) -> Option<Held> {
     held.0.state.store(TAKEN, Ordering::Relaxed);
     let listing = held.listing();
     (listing.fd, listing.file, listing.real) = (fd, Some(file), ptr::null_mut());
-    listing.seek(0);
+    listing.begin_at(NONE);
     Some(held)
 }
 
 impl Listing {
-    fn seek(&mut self, cookie: u64) {
+    fn begin_at(&mut self, cookie: u64) {
         (self.cookie, self.at, self.len) = (cookie, 0, 0);
+    }
+
+    /// Goes on from a cookie, with its descriptor.
+    fn seek(&mut self, cookie: u64) {
+        self.begin_at(cookie);
+        let Some(file) = self.file else { return };
+        if let Some(session) = session::get(file.mount) {
+            session.post(&Request {
+                op: Op::Seek,
+                args: [file.number, cookie, libc::SEEK_SET as u64, 0, 0],
+                text: &[],
+                other: &[],
+            });
+        }
     }
 
     /// Asks for further entries. Returns false if libc lists from now on.
     fn fill(&mut self) -> bool {
         let cookie = self.cookie;
-        self.seek(cookie);
+        self.begin_at(cookie);
         let asked = self.file.and_then(|file| {
             let request = Request {
                 op: Op::List,
@@ -204,8 +218,10 @@ impl Listing {
         if real.is_null() {
             return Err(libc::EBADF);
         }
-        let at = self.cookie.cast_signed();
-        call_next!(seekdir(*mut DIR: real, c_long: at) -> (), else ());
+        if self.cookie != NONE {
+            let at = self.cookie.cast_signed();
+            call_next!(seekdir(*mut DIR: real, c_long: at) -> (), else ());
+        }
         self.real = real;
         Ok(())
     }
@@ -290,7 +306,13 @@ fn tell(dir: *mut DIR) -> Option<c_long> {
     let mut held = Held::of(dir)?;
     let listing = held.listing();
     Some(if listing.real.is_null() {
-        listing.cookie.cast_signed()
+        // Nobody has listed it before.
+        let at = if listing.cookie == NONE {
+            0
+        } else {
+            listing.cookie
+        };
+        at.cast_signed()
     } else {
         call_next!(telldir(*mut DIR: listing.real) -> c_long, else -1)
     })

@@ -344,14 +344,17 @@ fn put_in_place(real: BorrowedFd<'_>, fd: i32) -> Result<(), Errno> {
 
 /// As [`replace`], for a directory: by its path, which may change meanwhile.
 fn replace_dir(fd: i32, file: File) -> Result<(), Errno> {
-    let flags = OFlags::from_bits_retain(flags(fd) as u32) | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let flags = OFlags::from_bits_retain(flags(fd) as u32) | OFlags::CLOEXEC;
     let open = || {
         let mut last = Errno::NOENT;
         for _ in 0..ATTEMPTS {
             let mut path = Text::<4096>::new();
-            let ino = session::locate(file, &mut path)?;
+            let (ino, offset) = session::locate(file, &mut path)?;
             match openat(CWD, path.c_str(), flags, Mode::empty()) {
-                Ok(real) if session::is_at(file.mount, &real, ino) => return Ok(real),
+                Ok(real) if session::is_at(file.mount, &real, ino) => {
+                    seek(&real, SeekFrom::Start(offset))?;
+                    return Ok(real);
+                }
                 Ok(_) => {}
                 Err(error) => last = error,
             }

@@ -341,7 +341,11 @@ fn stat_at(dir: c_int, path: *const c_char, to: *mut libc::stat, flags: c_int) -
             other: &[],
         })
     };
-    let found = if is_here { resolve(dir, path).map(request) } else { None };
+    let found = if is_here {
+        resolve(dir, path).map(request)
+    } else {
+        None
+    };
     let done = match found {
         Some(Ok(words)) => crate::descriptors::put_status(mount, &Stat::of(&words), to),
         Some(Err(Not::Failed(errno))) => Some(fail(errno)),

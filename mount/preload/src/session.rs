@@ -16,7 +16,7 @@ use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering};
 
-use cairnfs_channel::call::{self, ANSWER, Lease, Op, Request, Status, VERSION, Why};
+use cairnfs_channel::call::{self, ANSWER, Lease, Location, Op, Request, Status, VERSION, Why};
 use cairnfs_channel::{Client, Deferred, Gone};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd};
@@ -515,8 +515,8 @@ pub fn call(number: usize, op: Op, args: [u64; 5], text: &[u8]) -> Result<[u64; 
     })
 }
 
-/// The path of an open directory, and its inode.
-pub fn locate(file: File, to: &mut Text<4096>) -> Result<u64, Errno> {
+/// The path of an open directory, its inode and its offset.
+pub fn locate(file: File, to: &mut Text<4096>) -> Result<(u64, u64), Errno> {
     let session = get(file.mount).ok_or(Errno::NOTCONN)?;
     let (_, mount) = mounts::all().nth(file.mount).ok_or(Errno::NOTCONN)?;
     let request = Request {
@@ -528,9 +528,10 @@ pub fn locate(file: File, to: &mut Text<4096>) -> Result<u64, Errno> {
     let mut reply = [0; PATH];
     let answer = session.call_into(&request, &mut reply);
     let answer = answer.map_err(|_| Errno::STALE)?;
-    let (ino, path) = call::path(answer).ok_or(Errno::NAMETOOLONG)?;
-    let fits = to.push(mount.dir) && to.push(path);
-    fits.then_some(ino).ok_or(Errno::NAMETOOLONG)
+    let found = Location::of(answer).ok_or(Errno::NAMETOOLONG)?;
+    let fits = to.push(mount.dir) && to.push(found.path);
+    fits.then_some((found.ino, found.offset))
+        .ok_or(Errno::NAMETOOLONG)
 }
 
 /// Whether a descriptor is of this inode of a mount.

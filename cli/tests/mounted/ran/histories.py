@@ -191,6 +191,17 @@ def copies():
     os.close(to)
 
 
+def list_names(fd):
+    """Names from the offset of a directory on. As in C, and not in Python, that stays at the end."""
+    libc.fdopendir.restype = libc.readdir64.restype = ctypes.c_void_p
+    dir = ctypes.c_void_p(libc.fdopendir(os.dup(fd)))
+    names = []
+    while entry := libc.readdir64(dir):
+        names.append(ctypes.string_at(entry + 19))
+    assert libc.closedir(dir) == 0
+    return names
+
+
 def directories():
     """What a program opens, lists and removes is not the kernel's, and nobody sees a difference."""
     raw("mkdir top")
@@ -210,6 +221,11 @@ def directories():
     copy = os.dup(b)
     assert is_ours(copy)
     assert fcntl.fcntl(b, fcntl.F_GETFL) & (os.O_PATH | os.O_DIRECTORY) == os.O_DIRECTORY
+    # The copy shares the offset: nothing is left to list, until it begins anew.
+    assert len(list_names(b)) == 702 and list_names(copy) == []
+    os.lseek(copy, 0, os.SEEK_SET)
+    assert len(list_names(b)) == 702
+    os.lseek(b, 0, os.SEEK_SET)
     for n in range(100):
         os.unlink(str(n), dir_fd=copy)
     os.mkdir("c", dir_fd=b)
@@ -235,7 +251,7 @@ def directories():
     gone = os.open("gone", DIR)
     assert is_ours(gone)
     os.rmdir("gone")
-    assert os.fstat(gone).st_nlink == 0
+    assert os.fstat(gone).st_nlink == 0 and list_names(gone) == []
     for call in (
         lambda: os.open("x", NEW, dir_fd=gone),
         lambda: os.mkdir("x", dir_fd=gone),

@@ -5,10 +5,11 @@
 //! the kernel has cached is left to it, as nothing is faster. An open directory that is needed for a call that
 //! is not served is opened through the kernel by its path, so one is served only if its path can be found.
 
+use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
-use cairnfs_channel::call::{self, Entry, Stat, Why};
 use cairnfs_channel::PAYLOAD;
+use cairnfs_channel::call::{Entry, Location, NONE, Stat, Why};
 use cairnfs_core::fs::MAX_ENTRIES;
 use cairnfs_disk::format::ROOT_INO;
 use cairnfs_disk::types::FileKind;
@@ -69,12 +70,17 @@ impl Serving<'_> {
         not(Why::Path)
     }
 
-    /// Entries of an open directory behind a cookie, in a reply of at most so many bytes.
+    /// Entries of an open directory behind a cookie, in a reply of at most so many bytes. One without a name
+    /// has none, as in the kernel.
     pub(super) fn list(&self, number: u64, cookie: u64, bytes: u64) -> Done<Vec<u64>> {
         let dir = self.dir(number)?;
+        if dir.fs.getattr(dir.ino)?.nlink == 0 {
+            return Ok(Vec::new());
+        }
+        let mut offset = if cookie == NONE { dir.offset } else { cookie };
         let most = usize::try_from(bytes).map_or(PAYLOAD, |bytes| bytes.min(PAYLOAD));
         let (mut words, mut fits) = (Vec::new(), true);
-        dir.fs.readdir(dir.ino, cookie, &mut |listed| {
+        dir.fs.readdir(dir.ino, offset, &mut |listed| {
             let entry = Entry {
                 ino: self.ops.trees.known(listed.ino),
                 cookie: listed.cookie,
@@ -85,24 +91,29 @@ impl Serving<'_> {
             fits = (1 + words.len()) * 8 + entry.bytes() <= most;
             if fits {
                 entry.put(&mut words);
+                offset = listed.cookie;
             }
             fits
         })?;
         if words.is_empty() && !fits {
             return not(Why::Call);
         }
+        self.ops.files.seek(number, offset);
         Ok(words)
     }
 
-    /// The inode and the path of an open directory.
+    /// Where an open directory is. If another tree has taken the place of its own, it is there at the same
+    /// path, perhaps.
     pub(super) fn locate(&self, number: u64) -> Done<Vec<u64>> {
-        use std::os::unix::ffi::OsStrExt;
-        let dir = self.dir(number)?;
+        let dir = self.ops.files.get(self.program.channel, number);
+        let dir = dir.filter(|dir| dir.is_dir).ok_or(Not::Mine(Why::Call))?;
         let path = dir.fs.path_hint(dir.ino);
-        let path = path.as_os_str().as_bytes();
-        let mut words = vec![self.ops.trees.known(dir.ino), path.len() as u64];
-        call::put_text(path, &mut words);
-        Ok(words)
+        let location = Location {
+            ino: self.ops.trees.known(dir.ino),
+            offset: dir.offset,
+            path: path.as_os_str().as_bytes(),
+        };
+        Ok(location.words())
     }
 
     /// The attributes of a name that the kernel does not know.

@@ -635,11 +635,11 @@ impl<'o> Serving<'o> {
     }
 
     fn seek(&self, number: u64, offset: i64, whence: u64) -> Done<u64> {
-        let file = self.file(number)?;
+        let file = self.dir(number).or_else(|_| self.file(number))?;
         let from = match i32::try_from(whence) {
             Ok(libc::SEEK_SET) => 0,
             Ok(libc::SEEK_CUR) => file.offset,
-            Ok(libc::SEEK_END) => file.fs.getattr(file.ino)?.size,
+            Ok(libc::SEEK_END) if !file.is_dir => file.fs.getattr(file.ino)?.size,
             _ => return not(Why::Call),
         };
         let to = from.checked_add_signed(offset);
