@@ -1,5 +1,6 @@
 //! The files and directories that programs have open by a channel, and the door by which the kernel gets
-//! files. It gets a directory by its path: a directory has one name, which stays.
+//! files and removed directories. It gets another directory by its path: the kernel has one name of it, which
+//! the door would move.
 //!
 //! Such a file has a use in the engine from its creation until its program has closed it, and none of the
 //! kernel's. The *door* is a directory that is in no tree and in no listing: its name is random, and known

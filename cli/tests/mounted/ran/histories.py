@@ -204,6 +204,7 @@ def list_names(fd):
 
 def directories():
     """What a program opens, lists and removes is not the kernel's, and nobody sees a difference."""
+    here = os.getcwd()
     raw("mkdir top")
     os.makedirs("top/a/b")
     for n in range(700):
@@ -252,16 +253,26 @@ def directories():
     assert is_ours(gone)
     os.rmdir("gone")
     assert os.fstat(gone).st_nlink == 0 and list_names(gone) == []
-    for call in (
-        lambda: os.open("x", NEW, dir_fd=gone),
-        lambda: os.mkdir("x", dir_fd=gone),
-        lambda: os.stat("x", dir_fd=gone),
+    for call, error in (
+        (lambda: os.open("x", NEW, dir_fd=gone), errno.ENOENT),
+        (lambda: os.mkdir(".", dir_fd=gone), errno.EEXIST),
+        (lambda: os.stat("x", dir_fd=gone), errno.ENOENT),
     ):
         try:
             call()
             raise AssertionError("made")
+        except OSError as refused:
+            assert refused.errno == error, refused
+    os.fchdir(gone)
+    # The name by which the kernel got it goes a moment later.
+    while True:
+        try:
+            os.getcwd()
         except FileNotFoundError:
-            pass
+            break
+        time.sleep(0.01)
+    os.chdir(here)
+    assert os.fstat(gone).st_nlink == 0
     os.close(gone)
     # Of many listings at one time, some are of libc.
     for n in range(40):

@@ -31,7 +31,7 @@ use crate::convert::{Refusal, set_time, type_bits, wire_time};
 use crate::ending::End;
 use crate::messages::{Operation, uncounted};
 use crate::negotiate;
-use crate::ops::{Caller, NewEntry, Ops, Outcome, caught};
+use crate::ops::{Caller, Found, NewEntry, Ops, Outcome, caught};
 use crate::options::{MountOptions, WriteMode};
 use crate::program_files::DOOR;
 use crate::programs::Programs;
@@ -136,6 +136,16 @@ impl Adapter {
     }
 
     /// Makes a file or directory durable, then replies.
+    /// The kernel gets an inode by the door.
+    fn through_door(&self, found: &Found, name: &[u8], reply: ReplyEntry) {
+        reply.entry(&entry_of_door(found));
+        // The name is not needed once the file is open, and would keep the inode in the kernel's cache, with
+        // its space, after the file was removed. The kernel waits for the end of this.
+        let (ops, name) = (self.ops(), name.to_vec());
+        self.working
+            .run_elsewhere(move |_under_way| ops.forget_in_door(&name));
+    }
+
     fn sync(&self, ino: u64, data_only: bool, reply: ReplyEmpty) {
         // Held until the request is counted among those in flight, which the end of a mount awaits.
         let _inside = match self.ops.admission().enter(Purpose::WriteBack) {
@@ -215,6 +225,7 @@ impl Server for Adapter {
         match guarded(&self.ops, "lookup", from.ino, || {
             self.ops.lookup(from.ino, name)
         }) {
+            Ok(Some(found)) if from.ino == DOOR => self.through_door(&found, name, reply),
             Ok(Some(found)) => reply.entry(&entry(&found)),
             Ok(None) => reply.entry(&absent()),
             Err(e) => reply.error(e),
@@ -305,14 +316,7 @@ impl Server for Adapter {
             })
         });
         match outcome {
-            Ok(found) if from.ino == DOOR => {
-                reply.entry(&entry_of_door(&found));
-                // The name is not needed once the file is open, and would keep the inode in the kernel's
-                // cache, with its space, after the file was removed. The kernel waits for the end of this.
-                let (ops, name) = (self.ops(), new.name.to_vec());
-                self.working
-                    .run_elsewhere(move |_under_way| ops.forget_in_door(&name));
-            }
+            Ok(found) if from.ino == DOOR => self.through_door(&found, new.name, reply),
             outcome => reply.answer(outcome),
         }
     }

@@ -43,7 +43,7 @@ impl Ops {
             return Ok(Some(door));
         }
         match name {
-            _ if dir == DOOR => Err(Refusal(libc::ENOENT)),
+            _ if dir == DOOR => self.through_door(name, true).map(Some),
             b"." => self.lookup_node(dir).map(Some),
             b".." => self.taking(dir, None, |dir| {
                 let parent = dir.fs.lookup_parent(dir.ino).map_err(stale)?;
@@ -140,7 +140,7 @@ impl Ops {
     /// Creates a file, FIFO, socket or device. Takes a lookup reference.
     pub fn mknod(&self, new: NewEntry<'_>, rdev: u64) -> Outcome<Found> {
         if new.dir == DOOR {
-            return self.through_door(new.name);
+            return self.through_door(new.name, false);
         }
         self.taking(new.dir, None, |dir| {
             let (mode, lists) = inherit(dir, &new)?;

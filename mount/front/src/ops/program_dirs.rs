@@ -3,9 +3,11 @@
 //!
 //! The kernel learns of none of it: what programs remove next is still unknown to it. A directory whose listing
 //! the kernel has cached is left to it, as nothing is faster. An open directory that is needed for a call that
-//! is not served is opened through the kernel by its path, so one is served only if its path can be found.
+//! is not served is opened through the kernel by its path, so one is served only if its path can be found. One
+//! that was removed has none, and is opened through the door.
 
 use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::sync::Arc;
 
 use cairnfs_channel::PAYLOAD;
@@ -102,12 +104,18 @@ impl Serving<'_> {
         Ok(words)
     }
 
-    /// Where an open directory is. If another tree has taken the place of its own, it is there at the same
-    /// path, perhaps.
+    /// Where an open directory is. A removed one, which the program leaves so, is in the door. If another tree
+    /// has taken the place of its own, it is there at the same path, perhaps.
     pub(super) fn locate(&self, number: u64) -> Done<Vec<u64>> {
         let dir = self.ops.files.get(self.program.channel, number);
         let dir = dir.filter(|dir| dir.is_dir).ok_or(Not::Mine(Why::Call))?;
-        let path = dir.fs.path_hint(dir.ino);
+        let files = &self.ops.files;
+        let path = if dir.fs.getattr(dir.ino)?.nlink == 0 {
+            files.leave(self.program.channel, number);
+            Path::new("/").join(files.door()).join(number.to_string())
+        } else {
+            dir.fs.path_hint(dir.ino)
+        };
         let location = Location {
             ino: self.ops.trees.known(dir.ino),
             offset: dir.offset,

@@ -146,10 +146,11 @@ impl Ops {
         })
     }
 
-    /// The kernel gets the file that a program has left. Takes a lookup reference.
-    pub(super) fn through_door(&self, name: &[u8]) -> Outcome<Found> {
+    /// The kernel gets the file, or the removed directory, that a program has left. Takes a lookup reference.
+    pub(super) fn through_door(&self, name: &[u8], is_dir: bool) -> Outcome<Found> {
         let _held = self.trees.hold_references();
-        let file = self.files.behind(name).ok_or(Refusal(libc::ENOENT))?;
+        let file = self.files.behind(name).filter(|file| file.is_dir == is_dir);
+        let file = file.ok_or(Refusal(libc::ENOENT))?;
         if !Arc::ptr_eq(&file.fs, &self.trees.mounted()) {
             return Err(STALE);
         }
