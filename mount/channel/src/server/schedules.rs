@@ -85,6 +85,17 @@ impl Running {
         }
     }
 
+    /// What two threads have posted is done, once, and in the order of each.
+    fn check_posts(&self, program: &Program, mut posted: Vec<u64>) {
+        self.joiner.finish(program.number, &program.end);
+        let mut seen = self.seen.of(program.number);
+        assert!(seen.iter().filter(|word| **word < 20).is_sorted());
+        assert!(seen.iter().filter(|word| **word >= 20).is_sorted());
+        seen.sort_unstable();
+        posted.sort_unstable();
+        assert_eq!(seen, posted);
+    }
+
     fn end(self) {
         self.joiner.end();
         self.thread.join().unwrap().unwrap();
@@ -115,6 +126,21 @@ impl Program {
         let len = self.client.call(&[&word.to_le_bytes()], &mut reply);
         assert_eq!(len, Ok(16));
         told(reply, word)
+    }
+
+    /// Has it done without waiting. Returns whether it will be.
+    fn post(&self, word: u64) -> bool {
+        self.client.post(&[&word.to_le_bytes()])
+    }
+
+    /// Has two threads post words, and returns those that they have posted.
+    fn post_by_two(&self, each: u64) -> Vec<u64> {
+        let threads = [10, 20].map(|first| {
+            let program = self.clone();
+            let words = first..first + each;
+            thread::spawn(move || words.filter(|word| program.post(*word)).collect::<Vec<_>>())
+        });
+        join(threads).concat()
     }
 
     /// Defers if possible, or calls. Returns whether it was done, or will be.
@@ -162,38 +188,30 @@ fn each_call_of_two_programs_is_answered() {
 }
 
 /// What one program has deferred is done in its order, and before a call of another program that is made
-/// after it has returned.
+/// after it has returned. A further call of that program makes the daemon look at its channel at any time.
 #[test]
 fn deferred_calls_are_carried_out_in_turn_and_before_later_calls() {
     explore("channel: deferred calls in turn", Cost::Medium, || {
         let running = Running::new();
         let (one, other) = (running.program(), running.program());
-        let (number, seen) = (one.number, Arc::clone(&running.seen));
-        let returned = Arc::<AtomicU64>::default();
-        let count = Arc::clone(&returned);
-        let deferring = thread::spawn(move || {
-            let epoch = one.end.epoch();
-            for word in 1..=4 {
-                assert!(one.defer(epoch, word));
-                count.store(word, Ordering::SeqCst);
-            }
-            assert!(one.call(5));
-        });
-        let calling = thread::spawn(move || {
-            for word in [1, 2] {
-                let before = returned.load(Ordering::SeqCst);
-                assert!(other.call(word));
-                let words = seen.words();
-                let at = words
-                    .iter()
-                    .position(|word_of| *word_of == (other.number, word));
-                let earlier = words.iter().take(at.unwrap());
-                let done = earlier.filter(|(from, _)| *from == number).count();
-                assert!(done as u64 >= before, "{before} of {words:?}");
+        let numbers = [one.number, other.number];
+        let first = thread::spawn({
+            let other = other.clone();
+            move || {
+                let epoch = one.end.epoch();
+                assert!((1..=4).all(|word| one.defer(epoch, word)));
+                assert!(other.call(5));
+                assert!(one.defer(epoch, 6) && one.call(7));
             }
         });
-        join([deferring, calling]);
-        assert_eq!(running.seen.of(number), [1, 2, 3, 4, 5]);
+        let second = thread::spawn(move || assert!((20..22).all(|word| other.call(word))));
+        join([first, second]);
+        assert_eq!(running.seen.of(numbers[0]), [1, 2, 3, 4, 6, 7]);
+        let words = running.seen.words().clone();
+        let fifth = words.iter().position(|word| *word == (numbers[1], 5));
+        let earlier = words.iter().take(fifth.unwrap());
+        let earlier = earlier.filter(|(from, _)| *from == numbers[0]);
+        assert!(earlier.eq([1, 2, 3, 4].map(|word| (numbers[0], word)).iter()));
         running.end();
     });
 }
@@ -243,27 +261,37 @@ fn posts_are_carried_out_once_or_not_made() {
     explore("channel: posts into few slots", Cost::Medium, || {
         let running = Running::new();
         let program = running.program();
-        let threads = [10, 20].map(|first| {
-            let client = Arc::clone(&program.client);
-            let post = move |word: &u64| client.post(&[&word.to_le_bytes()]);
-            thread::spawn(move || {
-                (first..first + SLOTS as u64)
-                    .filter(post)
-                    .collect::<Vec<u64>>()
-            })
-        });
-        let mut posted = join(threads).concat();
+        let posted = program.post_by_two(SLOTS as u64);
         assert!(!posted.is_empty());
-        running.joiner.finish(program.number, &program.end);
-        let mut seen = running.seen.of(program.number);
-        assert!(seen.iter().filter(|word| **word < 20).is_sorted());
-        assert!(seen.iter().filter(|word| **word >= 20).is_sorted());
-        seen.sort_unstable();
-        posted.sort_unstable();
-        assert_eq!(seen, posted);
-        for word in 1..=SLOTS as u64 {
-            assert!(program.client.post(&[&word.to_le_bytes()]), "{word}");
-        }
+        running.check_posts(&program, posted);
+        assert!((1..=SLOTS as u64).all(|word| program.post(word)));
+        running.end();
+    });
+}
+
+/// The slot of a post that was answered is freed by one of the threads that find it, and is not freed again
+/// when the other one has posted in it.
+#[test]
+fn the_slot_of_a_post_is_freed_once() {
+    explore("channel: slots of posts", Cost::Medium, || {
+        let (client, end) = ends();
+        let number = 0;
+        let mut program = Program {
+            client,
+            end,
+            number,
+        };
+        assert!(program.post(1));
+        program.end.pass(|bits| {
+            assert_eq!(bits, 1);
+            let state = &program.end.region.slots[0].state;
+            state.store(state::ANSWERED, Ordering::SeqCst);
+        });
+        let posted = program.post_by_two(1);
+        assert_eq!(posted.len(), 2);
+        let running = Running::new();
+        program.number = running.joiner.join(Arc::clone(&program.end));
+        running.check_posts(&program, posted);
         running.end();
     });
 }
@@ -291,7 +319,7 @@ fn nobody_waits_for_a_channel_that_is_left() {
     explore("channel: leaving", Cost::Medium, || {
         let running = Running::new();
         let program = running.program();
-        assert!(program.client.post(&[&1u64.to_le_bytes()]));
+        assert!(program.post(1));
         let threads = [(); 2].map(|()| {
             let (joiner, program) = (running.joiner.clone(), program.clone());
             thread::spawn(move || joiner.finish(program.number, &program.end))
