@@ -56,7 +56,7 @@ mod sync;
 pub mod wait;
 
 pub use client::{Client, Deferred, Gone};
-pub use region::{DEFERRED, PAYLOAD, SLOTS};
+pub use region::{DEFERRED, Layout, PAYLOAD, SLOTS};
 pub use served::DaemonEnd;
 pub use server::{Handler, Joiner, Server};
 

@@ -8,6 +8,7 @@ mod heap;
 #[cfg(not(shuttle))]
 mod mapped;
 
+use std::mem::offset_of;
 use std::ops::Deref;
 
 #[cfg(shuttle)]
@@ -151,6 +152,38 @@ impl Shared {
     /// Whether the daemon that made it has this version's layout.
     pub fn is_known(&self) -> bool {
         self.magic.load(Ordering::Acquire) == MAGIC
+    }
+}
+
+/// Where the parts of the memory are, in bytes: for tests that write into them what they like.
+#[derive(Debug)]
+pub struct Layout;
+
+impl Layout {
+    /// All of the memory.
+    pub const SIZE: usize = size_of::<Shared>();
+    /// Whether callers yield.
+    pub const CROWDED: usize = offset_of!(Shared, crowded);
+    /// Whether the daemon sleeps.
+    pub const ASLEEP: usize = offset_of!(Shared, asleep);
+    /// A bit for each slot with a call.
+    pub const PENDING: usize = offset_of!(Shared, pending);
+    /// A bit for each slot with a deferred call.
+    pub const DEFERRED: usize = offset_of!(Shared, deferred);
+    /// The epoch of leases.
+    pub const EPOCH: usize = offset_of!(Shared, epoch);
+    /// In a slot: its state.
+    pub const STATE: usize = offset_of!(Slot, state);
+    /// In a slot: the length of the payload.
+    pub const LEN: usize = offset_of!(Slot, len);
+    /// In a slot: its turn.
+    pub const TURN: usize = offset_of!(Slot, turn);
+    /// In a slot: the payload.
+    pub const PAYLOAD: usize = offset_of!(Slot, payload);
+
+    /// A slot.
+    pub const fn slot(number: usize) -> usize {
+        offset_of!(Shared, slots) + number % SLOTS * size_of::<Slot>()
     }
 }
 
