@@ -57,7 +57,7 @@ const PATHS: [&[u8]; 16] = [
 /// The first of them are its own.
 const OWN: usize = 6;
 /// How often it looks whether a request is taken.
-const LOOKS: usize = 200;
+const LOOKS: usize = 20;
 /// Lengths of what it writes.
 const LENGTHS: [usize; 5] = [0, 1, 9, 5000, WRITE_MAX];
 
@@ -225,11 +225,12 @@ impl Hostile {
         self.put(slot + Layout::PAYLOAD, &bytes);
         self.put(slot + Layout::LEN, &(bytes.len() as u32).to_le_bytes());
         self.put(slot + Layout::STATE, &ASKED.to_le_bytes());
-        match script.below(4) {
-            0 => self.put_word(Layout::DEFERRED, 1 << number),
-            1 => {}
-            _ => self.put_word(Layout::PENDING, 1 << number),
-        }
+        let told = match script.below(4) {
+            0 => Layout::DEFERRED,
+            1 => return,
+            _ => Layout::PENDING,
+        };
+        self.put_word(told, 1 << number);
         self.ring();
         if script.below(2) == 0 {
             self.wait(slot);

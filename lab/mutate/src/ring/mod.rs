@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Once};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cairnfs::fs::{FileSystem, MakeOptions, Options, make_device};
 use cairnfs_check::{CheckOptions, check};
@@ -203,7 +203,13 @@ fn run(input: &[u8]) -> Result<Outcome> {
     hostile.leave(&mount);
     let mut outcome = honest.end(&mount)?;
     // A large file without names is removed by a thread.
-    while !mount.fs.inodes_in_use().is_empty() {
+    let begin = Instant::now();
+    while let in_use = mount.fs.inodes_in_use()
+        && !in_use.is_empty()
+    {
+        if begin.elapsed() > LIMIT / 4 {
+            return Err(format!("inodes {in_use:?} are in use when all have ended"));
+        }
         thread::yield_now();
     }
     if mount.names(ROOT)? != [OURS, THEIRS] {
