@@ -21,13 +21,13 @@ use rooms::{crates, root};
 
 const CONTRACT: &str = "docs/contract.md";
 const PAGE: &str = "docs/contract-tests.md";
-const FAULTS: &str = "engine/disk/src/fault.rs";
+const FAULTS: [&str; 2] = ["engine/disk/src/fault.rs", "mount/front/src/fault.rs"];
 
 const HEAD: &str = "# Tests of the contract
 
 Which tests fail if a promise of [the contract](contract.md) is broken; then the injected faults \
-                    (`engine/disk/src/fault.rs`) that break it and must be detected by \
-                    `lab/sim/tests/bites`. This page is made from the `Contract:` lines at the \
+                    (`engine/disk/src/fault.rs`, `mount/front/src/fault.rs`) that break it and must be \
+                    detected by `lab/sim/tests/bites` and `mount/front/tests/bites.rs`. This page is made from the `Contract:` lines at the \
                     tests and faults: `UPDATE_CONTRACT=1 cargo test -p cairnfs --test contract`. \
                     A path without a test name stands for all tests of the file; a `main.rs`, for \
                     all tests beside it. Where no fault is named, the tests create the wrong state \
@@ -131,7 +131,7 @@ fn tags() -> (BTreeMap<String, Vec<String>>, usize) {
             } else if let Some(ids) = tag(line, "///") {
                 let name = tagged(lines.get(number + 1..).unwrap_or_default())
                     .unwrap_or_else(|| panic!("{path}: a tag at nothing: {line}"));
-                let place = if path == FAULTS {
+                let place = if FAULTS.contains(&path.as_str()) {
                     name
                 } else {
                     format!("{path}::{name}")

@@ -23,6 +23,7 @@ pub mod layout;
 pub mod mutation;
 pub mod random;
 pub mod received;
+pub mod ring;
 pub mod seal;
 pub mod stream;
 pub mod survive;

@@ -12,6 +12,7 @@ mod memory;
 mod named;
 mod nodes;
 mod received;
+mod ring;
 mod space;
 
 use cairnfs::fs::Options;

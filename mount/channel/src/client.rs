@@ -6,14 +6,12 @@
 
 use std::fmt;
 use std::io;
-use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, poll};
-
-use crate::region::{DEFERRED, Region, Slot, state};
-use crate::wait::{Patience, look, sleep};
+use crate::region::{DEFERRED, Memory, Region, SLOTS, Slot, sized, state};
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{self, Connection, Doorbell, sleep};
+use crate::wait::{Patience, look};
 
 /// After so much sleep a caller asks whether the daemon is still there.
 const DOUBT: Duration = Duration::from_millis(200);
@@ -48,14 +46,14 @@ pub enum Deferred {
 }
 
 /// From this number of deferred calls on, it is looked which of them are done.
-const MANY: u32 = 8;
+const MANY: u32 = sized(8, 1) as u32;
 
 /// The program's end of a channel.
 pub struct Client {
     region: Region,
-    doorbell: OwnedFd,
+    doorbell: Doorbell,
     /// A socket that hangs up when the daemon ends.
-    daemon: OwnedFd,
+    daemon: Connection,
     /// A bit for each slot that no call has.
     free: AtomicU64,
     /// A bit for each slot whose reply nobody waits for.
@@ -70,7 +68,7 @@ impl Client {
     ///
     /// # Errors
     /// The memory is that of another version, or cannot be mapped.
-    pub fn new(memory: OwnedFd, doorbell: OwnedFd, daemon: OwnedFd) -> io::Result<Self> {
+    pub fn new(memory: Memory, doorbell: Doorbell, daemon: Connection) -> io::Result<Self> {
         let region = Region::map(memory)?;
         if !region.is_known() {
             return Err(io::Error::other("a channel of another version"));
@@ -79,7 +77,7 @@ impl Client {
             region,
             doorbell,
             daemon,
-            free: AtomicU64::new(u64::MAX),
+            free: AtomicU64::new(u64::MAX >> (u64::BITS as usize - SLOTS)),
             posted: AtomicU64::new(0),
             turn: AtomicU64::new(0),
             patience: Patience::default(),
@@ -92,7 +90,7 @@ impl Client {
     /// # Errors
     /// [`Gone`]; the program then leaves the call to the kernel.
     pub fn call(&self, request: &[&[u8]], reply: &mut [u8]) -> Result<usize, Gone> {
-        let (number, slot) = self.put(request).ok_or(Gone::NotAsked)?;
+        let (number, slot) = self.put(request, SLOTS).ok_or(Gone::NotAsked)?;
         self.tell(slot, number, &self.region.pending);
         self.take_reply(slot, number, reply)
     }
@@ -107,11 +105,15 @@ impl Client {
         Ok(len)
     }
 
-    /// Puts a request into a slot that stays taken; `None` if there is none, or it is too long.
-    fn put(&self, request: &[&[u8]]) -> Option<(u32, &Slot)> {
+    /// Puts a request into a slot that stays taken; `None` if there is none, `most` are taken, or it is too
+    /// long.
+    fn put(&self, request: &[&[u8]], most: usize) -> Option<(u32, &Slot)> {
         let number = self.take_slot()?;
         let slot = self.region.slots.get(number as usize)?;
-        if !slot.put(request) {
+        // With its own slot, so that of threads that take one each at the same time, the last one sees all.
+        let is_one_of_most =
+            || SLOTS - self.free.load(Ordering::Relaxed).count_ones() as usize <= most;
+        if !is_one_of_most() || !slot.put(request) {
             self.free.fetch_or(1 << number, Ordering::Release);
             return None;
         }
@@ -126,10 +128,11 @@ impl Client {
     /// calls are deferred.
     pub fn defer(&self, epoch: u64, request: &[&[u8]], reply: &mut [u8]) -> Result<Deferred, Gone> {
         let now = || self.region.epoch.load(Ordering::SeqCst);
-        if now() != epoch || !self.has_turn() {
+        if now() != epoch {
             return Err(Gone::NotAsked);
         }
-        let (number, slot) = self.put_deferred(request).ok_or(Gone::NotAsked)?;
+        let put = self.put_deferred(request, DEFERRED);
+        let (number, slot) = put.ok_or(Gone::NotAsked)?;
         // The daemon ends an epoch before it looks for deferred calls a last time: either it finds this one
         // then, or the end is seen here.
         if now() == epoch {
@@ -142,25 +145,16 @@ impl Client {
     /// As [`Self::defer`], for a call that needs no lease and whose reply nobody needs. Returns false if it
     /// was not made.
     pub fn post(&self, request: &[&[u8]]) -> bool {
-        let put = self.put_deferred(request);
+        let put = self.put_deferred(request, SLOTS);
         if let Some((number, _)) = put {
             self.posted.fetch_or(1 << number, Ordering::Release);
         }
         put.is_some()
     }
 
-    /// Whether another call may be deferred.
-    fn has_turn(&self) -> bool {
-        let is_full = || self.posted.load(Ordering::Relaxed).count_ones() as usize >= DEFERRED;
-        if is_full() {
-            self.reclaim();
-        }
-        !is_full()
-    }
-
-    /// Makes a deferred request in a slot that stays taken; `None` if there is none, or it is too long.
-    fn put_deferred(&self, request: &[&[u8]]) -> Option<(u32, &Slot)> {
-        let (number, slot) = self.put(request)?;
+    /// Makes a deferred request in a slot that stays taken; `None` as [`Self::put`].
+    fn put_deferred(&self, request: &[&[u8]], most: usize) -> Option<(u32, &Slot)> {
+        let (number, slot) = self.put(request, most)?;
         let turn = self.turn.fetch_add(1, Ordering::Relaxed);
         slot.turn.store(turn, Ordering::Relaxed);
         self.tell(slot, number, &self.region.deferred);
@@ -173,15 +167,21 @@ impl Client {
         while posted != 0 {
             let number = posted.trailing_zeros();
             posted &= posted - 1;
-            let slot = self.region.slots.get(number as usize);
-            let done = |slot: &Slot| slot.state.load(Ordering::Acquire) == state::ANSWERED;
-            let Some(slot) = slot.filter(|slot| done(slot)) else {
+            let Some(slot) = self.region.slots.get(number as usize) else {
                 continue;
             };
+            let done = || slot.state.load(Ordering::Acquire) == state::ANSWERED;
             let bit = 1 << number;
-            if self.posted.fetch_and(!bit, Ordering::AcqRel) & bit != 0 {
+            if !done() || self.posted.fetch_and(!bit, Ordering::AcqRel) & bit == 0 {
+                continue;
+            }
+            // Who has taken the bit has the slot. Until then another thread may have freed it, and made another
+            // request in it.
+            if done() {
                 slot.state.store(state::FREE, Ordering::Relaxed);
                 self.free.fetch_or(bit, Ordering::Release);
+            } else {
+                self.posted.fetch_or(bit, Ordering::Release);
             }
         }
     }
@@ -217,8 +217,7 @@ impl Client {
     /// Wakes the daemon, unless another thread does it.
     fn ring(&self) {
         if self.region.asleep.swap(0, Ordering::SeqCst) != 0 {
-            // It fails only if the daemon has not looked for 2^64 rings.
-            let _ = rustix::io::write(&self.doorbell, &1u64.to_ne_bytes());
+            sync::ring(&self.doorbell);
         }
     }
 
@@ -244,19 +243,9 @@ impl Client {
             if answered() {
                 return Ok(());
             }
-            if self.has_ended() {
+            if sync::has_ended(&self.daemon) {
                 return Err(Gone::Unanswered);
             }
         }
-    }
-
-    /// Whether the daemon has closed its end of the socket.
-    fn has_ended(&self) -> bool {
-        let mut fds = [PollFd::new(&self.daemon, PollFlags::RDHUP)];
-        let now = rustix::time::Timespec::default();
-        // A program may have closed what it does not know, so the socket may be gone, too.
-        let gone = PollFlags::ERR | PollFlags::NVAL;
-        let ended = PollFlags::HUP | PollFlags::RDHUP | gone;
-        poll(&mut fds, Some(&now)).is_ok() && fds.iter().any(|fd| fd.revents().intersects(ended))
     }
 }

@@ -23,8 +23,9 @@
 //!
 //! 1. Only the program takes a slot out of *free* and *answered*, only the daemon puts it into *answered*.
 //! 2. A bit in `pending` is set only behind the state *asked*, so the daemon finds the request when it takes the bit.
-//! 3. The daemon sleeps on a channel only after it has set `asleep` and found `pending` empty behind that;
-//!    a program that sets a bit and then finds `asleep` rings the doorbell. So no request waits unseen.
+//! 3. The daemon sleeps on a channel, or does not look at it any more, only after it has set `asleep` and
+//!    found `pending` empty behind that; a program that sets a bit and then finds `asleep` rings the
+//!    doorbell. So no request waits unseen.
 //!
 //! # Deferred calls
 //!
@@ -41,6 +42,8 @@
 //!
 //! The daemon waits for no program in this: a deferred call is complete when its bit is set.
 //!
+//! `scripts/concurrency server::schedules` searches orders of threads in which one of these does not hold.
+//!
 //! The library that is loaded into programs uses [`Client`] only, which allocates nothing after it was
 //! made, starts no thread, and can be used in a signal handler.
 
@@ -49,10 +52,11 @@ mod client;
 mod region;
 mod served;
 mod server;
+mod sync;
 pub mod wait;
 
 pub use client::{Client, Deferred, Gone};
-pub use region::{DEFERRED, PAYLOAD, SLOTS};
+pub use region::{DEFERRED, Layout, PAYLOAD, SLOTS};
 pub use served::DaemonEnd;
 pub use server::{Handler, Joiner, Server};
 
@@ -61,9 +65,9 @@ pub struct Ends {
     /// The end of the daemon.
     pub daemon: std::sync::Arc<DaemonEnd>,
     /// The memory of the program's end.
-    pub memory: std::os::fd::OwnedFd,
+    pub memory: region::Memory,
     /// The doorbell of the program's end.
-    pub doorbell: std::os::fd::OwnedFd,
+    pub doorbell: sync::Doorbell,
 }
 
 /// Makes a channel.
@@ -71,13 +75,12 @@ pub struct Ends {
 /// # Errors
 /// The kernel's, if there is no memory or no descriptor left.
 pub fn channel() -> std::io::Result<Ends> {
-    use rustix::event::{EventfdFlags, eventfd};
     let memory = region::make()?;
-    let doorbell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+    let doorbell = sync::doorbell()?;
     Ok(Ends {
         daemon: std::sync::Arc::new(DaemonEnd::new(
             region::Region::map(&memory)?,
-            doorbell.try_clone()?,
+            sync::same(&doorbell)?,
         )),
         memory,
         doorbell,

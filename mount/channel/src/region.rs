@@ -1,24 +1,38 @@
 //! The shared memory of a channel: its layout, how it is made and mapped, and how bytes get in and out.
 //!
 //! Everything in it is an atomic, because the other side may write at any moment. Bytes are moved as
-//! words, each with one relaxed access, so that copying them is defined whatever the other side does. The
-//! only unsafe code of the crate is the mapping.
+//! words, each with one relaxed access, so that copying them is defined whatever the other side does.
 
-use std::io;
+#[cfg(shuttle)]
+mod heap;
+#[cfg(not(shuttle))]
+mod mapped;
+
+use std::mem::offset_of;
 use std::ops::Deref;
-use std::os::fd::{AsFd, OwnedFd};
-use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fstat, ftruncate, memfd_create};
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+#[cfg(shuttle)]
+pub use self::heap::{Memory, Region, make};
+#[cfg(not(shuttle))]
+pub use self::mapped::{Region, make};
+use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use crate::sync::{Hint, Word};
+
+/// What the program's end of the memory is passed as.
+#[cfg(not(shuttle))]
+pub type Memory = std::os::fd::OwnedFd;
+
+/// A size: `usual`, or so small that a search of thread schedules comes to its bounds in a few calls.
+pub const fn sized(usual: usize, scheduled: usize) -> usize {
+    if cfg!(shuttle) { scheduled } else { usual }
+}
 
 /// Slots of a channel: calls that its program can have under way.
-pub const SLOTS: usize = 64;
+pub const SLOTS: usize = sized(64, 3);
 /// Most calls of a program that are deferred at one time.
-pub const DEFERRED: usize = 24;
+pub const DEFERRED: usize = sized(24, 2);
 /// Largest number of bytes of a request or a reply.
-pub const PAYLOAD: usize = 64 << 10;
+pub const PAYLOAD: usize = sized(64 << 10, 128);
 
 /// The first epoch of leases.
 pub const FIRST_EPOCH: u64 = 1;
@@ -55,7 +69,7 @@ impl<T> Deref for Line<T> {
 #[repr(C, align(64))]
 pub struct Slot {
     /// Its state; callers sleep on it.
-    pub state: AtomicU32,
+    pub state: Word,
     /// Bytes of the payload.
     len: AtomicU32,
     /// The place of a deferred call among those of its program.
@@ -114,7 +128,7 @@ impl Slot {
 pub struct Shared {
     magic: AtomicU64,
     /// Whether a caller that looks for its reply yields its processor meanwhile. Written by the daemon.
-    pub crowded: Line<AtomicU32>,
+    pub crowded: Line<Hint>,
     /// Whether the daemon must be woken by the doorbell.
     pub asleep: Line<AtomicU32>,
     /// A bit for each slot with a request that the daemon has not taken.
@@ -127,60 +141,12 @@ pub struct Shared {
     pub slots: [Slot; SLOTS],
 }
 
-/// A mapped region.
-pub struct Region(NonNull<Shared>);
-
-// SAFETY: everything in the region is an atomic.
-#[allow(unsafe_code, reason = "the region is memory that was mapped")]
-unsafe impl Send for Region {}
-// SAFETY: as above.
-#[allow(unsafe_code, reason = "the region is memory that was mapped")]
-unsafe impl Sync for Region {}
-
-/// Makes the memory of a channel. Its size is sealed, so no access to a mapping of it can fail.
-pub(crate) fn make() -> io::Result<OwnedFd> {
-    let memory = memfd_create(
-        "cairnfs-channel",
-        MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING,
-    )?;
-    ftruncate(&memory, size_of::<Shared>() as u64)?;
-    fcntl_add_seals(
-        &memory,
-        SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL,
-    )?;
-    let region = Region::map(&memory)?;
-    region.asleep.store(1, Ordering::Relaxed);
-    region.epoch.store(FIRST_EPOCH, Ordering::Relaxed);
-    region.magic.store(MAGIC, Ordering::Release);
-    Ok(memory)
-}
-
-impl Region {
-    /// Maps the memory of a channel.
-    ///
-    /// # Errors
-    /// It has another size or layout; the kernel's.
-    #[allow(unsafe_code, reason = "mapping memory is unsafe")]
-    pub fn map(memory: impl AsFd) -> io::Result<Self> {
-        if fstat(&memory)?.st_size != size_of::<Shared>() as i64 {
-            return Err(io::Error::other("a channel of another version"));
-        }
-        let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping, which is not placed over another one.
-        let at = unsafe {
-            mmap(
-                std::ptr::null_mut(),
-                size_of::<Shared>(),
-                access,
-                MapFlags::SHARED,
-                memory,
-                0,
-            )?
-        };
-        let mapped = NonNull::new(at.cast::<Shared>());
-        Ok(Self(mapped.ok_or_else(|| {
-            io::Error::other("memory was mapped at zero")
-        })?))
+impl Shared {
+    /// As it is before the first call.
+    fn begin(&self) {
+        self.asleep.store(1, Ordering::Relaxed);
+        self.epoch.store(FIRST_EPOCH, Ordering::Relaxed);
+        self.magic.store(MAGIC, Ordering::Release);
     }
 
     /// Whether the daemon that made it has this version's layout.
@@ -189,27 +155,43 @@ impl Region {
     }
 }
 
-impl Deref for Region {
-    type Target = Shared;
+/// Where the parts of the memory are, in bytes: for tests that write into them what they like.
+#[derive(Debug)]
+pub struct Layout;
 
-    #[allow(unsafe_code, reason = "the region is memory that was mapped")]
-    fn deref(&self) -> &Shared {
-        // SAFETY: mapped until drop with this size, which is sealed; a page is aligned for it, and any
-        // bytes are a value of it.
-        unsafe { self.0.as_ref() }
-    }
-}
+impl Layout {
+    /// All of the memory.
+    pub const SIZE: usize = size_of::<Shared>();
+    /// Whether callers yield.
+    pub const CROWDED: usize = offset_of!(Shared, crowded);
+    /// Whether the daemon sleeps.
+    pub const ASLEEP: usize = offset_of!(Shared, asleep);
+    /// A bit for each slot with a call.
+    pub const PENDING: usize = offset_of!(Shared, pending);
+    /// A bit for each slot with a deferred call.
+    pub const DEFERRED: usize = offset_of!(Shared, deferred);
+    /// The epoch of leases.
+    pub const EPOCH: usize = offset_of!(Shared, epoch);
+    /// In a slot: its state.
+    pub const STATE: usize = offset_of!(Slot, state);
+    /// In a slot: the length of the payload.
+    pub const LEN: usize = offset_of!(Slot, len);
+    /// In a slot: its turn.
+    pub const TURN: usize = offset_of!(Slot, turn);
+    /// In a slot: the payload.
+    pub const PAYLOAD: usize = offset_of!(Slot, payload);
 
-impl Drop for Region {
-    #[allow(unsafe_code, reason = "unmapping memory is unsafe")]
-    fn drop(&mut self) {
-        // SAFETY: mapped by `map`, and nothing refers to it any more.
-        let _ = unsafe { munmap(self.0.as_ptr().cast(), size_of::<Shared>()) };
+    /// A slot.
+    pub const fn slot(number: usize) -> usize {
+        offset_of!(Shared, slots) + number % SLOTS * size_of::<Slot>()
     }
 }
 
 #[cfg(test)]
+#[cfg(not(shuttle))]
 mod tests {
+    use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+
     use super::*;
 
     #[test]

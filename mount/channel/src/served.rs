@@ -3,12 +3,12 @@
 //! The serving thread carries out what is deferred in *passes*: it takes the bits and carries out what they
 //! stand for. `passes` is odd during one. Others wait for passes to end, and never for a program.
 
-use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::PoisonError;
 use std::time::Duration;
 
 use crate::region::{FIRST_EPOCH, Region};
+use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use crate::sync::{Condvar, Doorbell, Mutex};
 use crate::wait::look;
 
 /// After so much sleep it is looked again, because a wake-up may be missed.
@@ -17,7 +17,7 @@ const DOUBT: Duration = Duration::from_millis(20);
 /// The daemon's end of a channel.
 pub struct DaemonEnd {
     pub(crate) region: Region,
-    pub(crate) doorbell: OwnedFd,
+    pub(crate) doorbell: Doorbell,
     /// Passes begun and ended.
     passes: AtomicU64,
     /// The epoch of leases that are given now. The one in the region is for the program to read only.
@@ -32,7 +32,7 @@ pub struct DaemonEnd {
 }
 
 impl DaemonEnd {
-    pub(crate) fn new(region: Region, doorbell: OwnedFd) -> Self {
+    pub(crate) fn new(region: Region, doorbell: Doorbell) -> Self {
         Self {
             region,
             doorbell,
@@ -41,7 +41,7 @@ impl DaemonEnd {
             settled: AtomicU64::new(FIRST_EPOCH),
             left: AtomicBool::new(false),
             waiting: AtomicUsize::new(0),
-            lock: Mutex::default(),
+            lock: Mutex::new(()),
             passed: Condvar::new(),
         }
     }

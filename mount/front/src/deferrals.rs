@@ -27,6 +27,8 @@ use cairnfs_core::fs::SetAside;
 use cairnfs_disk::format::BLOCK_SIZE;
 use parking_lot::{Mutex, RwLock};
 
+use crate::fault::{InjectedFault, is_injected};
+
 /// Blocks of a write: it may begin and end within one.
 const BLOCKS: u64 = (PAYLOAD / BLOCK_SIZE) as u64 + 1;
 
@@ -114,6 +116,9 @@ impl Deferrals {
         if self.suspended.load(Ordering::SeqCst) > 0 {
             return None;
         }
+        if is_injected(InjectedFault::NothingSetAside) {
+            return Some(epoch);
+        }
         let mut aside = one.aside.lock();
         if !aside.as_ref().is_some_and(|aside| aside.is_of(fs)) {
             *aside = None;
@@ -152,6 +157,9 @@ impl Deferrals {
 
     /// Waits until what programs have deferred by now is carried out.
     pub fn finish(&self) {
+        if is_injected(InjectedFault::DeferredNotFinished) {
+            return;
+        }
         for one in self.all(DaemonEnd::is_unfinished) {
             one.joiner.finish(one.number, &one.end);
         }
@@ -162,7 +170,9 @@ impl Deferrals {
         self.suspended.fetch_add(1, Ordering::SeqCst);
         let suspended = Suspended(self);
         let all = self.all(|_| true);
-        all.iter().for_each(|one| one.end_leases());
+        if !is_injected(InjectedFault::LeaseOutlivesListing) {
+            all.iter().for_each(|one| one.end_leases());
+        }
         suspended
     }
 

@@ -15,6 +15,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 
+use crate::fault::{InjectedFault, is_injected};
+
 /// Parts with locks of their own, selected by node id.
 const PARTS: usize = 32;
 
@@ -141,6 +143,9 @@ impl KnownDirs {
     /// Whether a change in a directory must be the kernel's, because of what it may have cached: one that
     /// makes `name`, or that only removes.
     pub fn refuses(&self, dir: u64, name: Option<&[u8]>) -> bool {
+        if is_injected(InjectedFault::CachedNamesIgnored) {
+            return false;
+        }
         let Some(part) = self.part(dir) else {
             return true;
         };

@@ -21,6 +21,7 @@ mod deferrals;
 pub mod descriptors;
 pub mod elsewhere;
 pub mod ending;
+pub mod fault;
 mod full;
 pub mod holders;
 mod known_dirs;

@@ -10,6 +10,7 @@ use std::fs;
 use cairnfs_disk::types::Attr;
 
 use crate::caller::Caller;
+use crate::fault::{InjectedFault, is_injected};
 
 /// `CAP_CHOWN`, `CAP_DAC_OVERRIDE`, `CAP_DAC_READ_SEARCH`, `CAP_FOWNER`, `CAP_FSETID`.
 const SUPER: u64 = 0b1_1111;
@@ -98,7 +99,7 @@ impl Person {
     pub(crate) fn permits(&self, attr: &Attr, wanted: u32) -> bool {
         let in_group = || self.gid == attr.gid || self.groups.contains(&attr.gid);
         let bits = match () {
-            () if self.is_super => return true,
+            () if self.is_super || is_injected(InjectedFault::PermissionUnchecked) => return true,
             () if self.uid == attr.uid => attr.mode >> 6,
             () if in_group() => attr.mode >> 3,
             () => attr.mode,
@@ -108,7 +109,10 @@ impl Person {
 
     /// Whether the sticky bit of a directory permits to remove an inode from it.
     pub(crate) fn may_remove(&self, dir: &Attr, inode: &Attr) -> bool {
-        dir.mode & libc::S_ISVTX == 0 || self.owns(dir) || self.owns(inode)
+        is_injected(InjectedFault::StickyBitIgnored)
+            || dir.mode & libc::S_ISVTX == 0
+            || self.owns(dir)
+            || self.owns(inode)
     }
 }
 

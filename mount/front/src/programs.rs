@@ -16,6 +16,7 @@ use cairnfs_channel::{Handler, Joiner, Server, channel};
 use cairnfs_core::source::{AtOneTime, at_one_time};
 use parking_lot::{Mutex, RwLock};
 
+use crate::fault::inherited;
 use crate::ops::Ops;
 use crate::ops::deferred::Merged;
 use crate::ops::programs::Program;
@@ -136,11 +137,11 @@ impl Programs {
             merged: None,
         };
         let thread = thread::Builder::new().name("cairnfs-programs".into());
-        let thread = thread.spawn(move || {
+        let thread = thread.spawn(inherited(move || {
             if let Err(error) = server.run(&mut answers) {
                 tracing::error!("programs get no answers by channels any more: {error}");
             }
-        })?;
+        }))?;
         Ok((joiner, thread))
     }
 

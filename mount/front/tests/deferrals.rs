@@ -29,6 +29,7 @@ use cairnfs_fuse::programs::Programs;
 const ROOT: u64 = 1;
 
 struct Stand {
+    fs: Arc<FileSystem>,
     ops: Arc<Ops>,
     programs: Programs,
 }
@@ -45,9 +46,13 @@ impl Stand {
         let device = MemoryDevice::new(size);
         make_device(&device, &MakeOptions::default(), &mut |_, _| {}).unwrap();
         let fs = FileSystem::open_device(Arc::new(device), &Options::default()).unwrap();
-        let ops = Arc::new(Ops::new(fs, Path::new("test"), WriteMode::Through));
+        let ops = Arc::new(Ops::new(
+            Arc::clone(&fs),
+            Path::new("test"),
+            WriteMode::Through,
+        ));
         let programs = Programs::new(Arc::clone(&ops));
-        Self { ops, programs }
+        Self { fs, ops, programs }
     }
 
     fn join(&self) -> Caller {
@@ -200,13 +205,13 @@ fn files_are_whole(stand: &Stand, looks: impl Fn(u64) -> Option<u64>) {
 }
 
 #[test]
-fn a_file_that_is_looked_up_has_all_that_was_written() {
+pub(crate) fn a_file_that_is_looked_up_has_all_that_was_written() {
     let stand = Stand::new(64 << 20);
     files_are_whole(&stand, |dir| Some(stand.look_up(dir, "f")));
 }
 
 #[test]
-fn a_file_that_is_listed_has_all_that_was_written() {
+pub(crate) fn a_file_that_is_listed_has_all_that_was_written() {
     let stand = Stand::new(64 << 20);
     files_are_whole(&stand, |dir| {
         let mut node = None;
@@ -284,9 +289,30 @@ fn a_program_that_ends_leaves_what_had_returned() {
     }
 }
 
+/// What looks at the whole tree without the kernel, as a fork does, finds all that had returned.
+#[test]
+pub(crate) fn what_had_returned_is_finished_before_the_tree_is_looked_at() {
+    let stand = Stand::new(64 << 20);
+    let program = stand.join();
+    for round in 0..200 {
+        let name = format!("f{round}");
+        let file = program.create(&name);
+        for _ in 0..round % 8 + 1 {
+            assert!(program.write(file, b"12345678"));
+        }
+        stand.ops.finish_deferred();
+        let found = stand.fs.lookup(ROOT, name.as_bytes()).unwrap();
+        assert_eq!(found.size, (round % 8 + 1) * 8);
+        stand.fs.forget(found.ino, 1);
+        program
+            .call(Op::Close, [file.number, 0, 0, 0, 0], &[])
+            .unwrap();
+    }
+}
+
 /// Writes are accepted only if there is space: none that had returned is missing from a full volume.
 #[test]
-fn a_full_volume_refuses_and_loses_nothing() {
+pub(crate) fn a_full_volume_refuses_and_loses_nothing() {
     let stand = Stand::new(16 << 20);
     let program = stand.join();
     let (bytes, mut files) = (vec![7; WRITE_MAX], 0);

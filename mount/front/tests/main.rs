@@ -1,6 +1,7 @@
 //! The front without a kernel, in one program: it links the library once. `tests/replaced_mounted` is
 //! another program, which mounts.
 
+mod bites;
 mod deferrals;
 mod handles;
 mod lists;

@@ -333,7 +333,7 @@ fn a_tree_is_listed_and_removed_without_the_kernel() {
 }
 
 #[test]
-fn what_the_kernel_knows_is_its_own() {
+pub(crate) fn what_the_kernel_knows_is_its_own() {
     let stand = Stand::new();
     stand.mkdir(ROOT, "d").unwrap();
     let file = stand.create(ROOT, "d/f").unwrap();
@@ -367,7 +367,7 @@ fn what_the_kernel_knows_is_its_own() {
 
 /// The kernel is told that a directory which it knows has changed before the program is answered.
 #[test]
-fn directories_that_the_kernel_knows_are_announced() {
+pub(crate) fn directories_that_the_kernel_knows_are_announced() {
     let stand = Stand::new();
     stand.mkdir(ROOT, "d").unwrap();
     assert_eq!(stand.dropped(), [ROOT]);
@@ -392,7 +392,7 @@ fn directories_that_the_kernel_knows_are_announced() {
 }
 
 #[test]
-fn names_and_listings_that_the_kernel_has_cached_are_changed_by_it() {
+pub(crate) fn names_and_listings_that_the_kernel_has_cached_are_changed_by_it() {
     let stand = Stand::new();
     stand.mkdir(ROOT, "d").unwrap();
     let d = stand.look_up(ROOT, "d").unwrap();
@@ -448,7 +448,7 @@ fn paths_that_only_the_kernel_resolves_are_left_to_it() {
 }
 
 #[test]
-fn only_what_is_certainly_permitted_is_done() {
+pub(crate) fn only_what_is_certainly_permitted_is_done() {
     let stand = Stand::new();
     let user = program("5 5 5 5", "50 50 50 50", "0", 8);
     let set = |name: &str, mode: u32, uid: u32, gid: u32| {
@@ -588,7 +588,7 @@ fn a_file_that_was_left_goes_through_the_door_and_nothing_else_does() {
 }
 
 #[test]
-fn files_are_of_their_program_and_end_with_it() {
+pub(crate) fn files_are_of_their_program_and_end_with_it() {
     let stand = Stand::new();
     let file = stand.create(ROOT, "f").unwrap();
     let other = program("0 0 0 0", "0 0 0 0", "1f", 9);

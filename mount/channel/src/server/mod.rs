@@ -9,21 +9,19 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::thread::available_parallelism;
 
-use rustix::event::{EventfdFlags, epoll, eventfd};
-
-use crate::region::{PAYLOAD, SLOTS, Slot, state};
+use crate::region::{PAYLOAD, SLOTS, Slot, sized, state};
 use crate::served::DaemonEnd;
-use crate::wait::{Patience, is_crowded, look, wake};
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::{self, Bells, Doorbell, Mutex, MutexGuard, wake};
+use crate::wait::{Patience, is_crowded, look};
 
 /// After so many times that the thread woke up, a channel without a request is not active any more.
-const IDLE: u32 = 32;
+const IDLE: u32 = sized(32, 1) as u32;
 /// Every so many rounds the doorbells are heard: of channels that are not active, and of the thread.
-const ROUNDS: u32 = 32;
+const ROUNDS: u32 = sized(32, 2) as u32;
 /// The doorbell of the thread itself.
 const OWN: u64 = 0;
 
@@ -59,7 +57,7 @@ struct Shared {
     wanted: Mutex<Wanted>,
     /// Whether anything is.
     some: AtomicBool,
-    bell: OwnedFd,
+    bell: Doorbell,
 }
 
 /// Adds channels to a thread that serves, and ends it.
@@ -70,8 +68,7 @@ impl Joiner {
     fn ask<R>(&self, ask: impl FnOnce(&mut Wanted) -> R) -> R {
         let asked = ask(&mut self.0.wanted.lock().unwrap_or_else(PoisonError::into_inner));
         self.0.some.store(true, Ordering::SeqCst);
-        // It fails only if the bell is ringing.
-        let _ = rustix::io::write(&self.0.bell, &1u64.to_ne_bytes());
+        sync::ring(&self.0.bell);
         asked
     }
 
@@ -120,7 +117,7 @@ struct Served {
 /// A thread that serves channels.
 pub struct Server {
     shared: Arc<Shared>,
-    bells: OwnedFd,
+    bells: Bells,
     channels: BTreeMap<u64, Served>,
     processors: usize,
     patience: Patience,
@@ -188,11 +185,9 @@ impl Server {
     /// # Errors
     /// No descriptor is left.
     pub fn new() -> io::Result<Self> {
-        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let bells = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let data = epoll::EventData::new_u64(OWN);
-        epoll::add(&bells, &bell, data, epoll::EventFlags::IN)?;
-        let wanted = Mutex::default();
+        let (bell, bells) = (sync::doorbell()?, Bells::new()?);
+        bells.add(&bell, OWN)?;
+        let wanted = Mutex::new(Wanted::default());
         Ok(Self {
             shared: Arc::new(Shared {
                 wanted,
@@ -237,7 +232,7 @@ impl Server {
             if self.serve_round(handler) {
                 rounds += 1;
                 if rounds % ROUNDS == 0 {
-                    self.hear(Some(&rustix::time::Timespec::default()))?;
+                    self.hear(false)?;
                 }
             } else if !self.finds_request() {
                 self.sleep()?;
@@ -317,40 +312,26 @@ impl Server {
         };
         set(self, 1);
         if !self.active().any(|served| served.channel.has_request()) {
-            self.hear(None)?;
+            self.hear(true)?;
         }
         for served in self.channels.values_mut() {
-            served.idle = served
-                .idle
-                .map(|idle| idle + 1)
-                .filter(|idle| *idle <= IDLE);
+            // One with a request stays: its program may have found the channel awake, and not have rung.
+            let stays = |idle: &u32| *idle <= IDLE || served.channel.has_request();
+            served.idle = served.idle.map(|idle| idle + 1).filter(stays);
         }
         set(self, 0);
         self.tell_crowded();
         Ok(())
     }
 
-    /// Makes the channels active whose doorbells have rung, or ring within `limit`.
-    fn hear(&mut self, limit: Option<&rustix::time::Timespec>) -> io::Result<()> {
-        let mut events = Vec::with_capacity(64);
-        match epoll::wait(
-            &self.bells,
-            rustix::buffer::spare_capacity(&mut events),
-            limit,
-        ) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
-        let mut count = [0; 8];
-        for event in events {
-            let number = event.data.u64();
+    /// Makes the channels active whose doorbells have rung; with `waits`, once one rings.
+    fn hear(&mut self, waits: bool) -> io::Result<()> {
+        for number in self.bells.hear(waits)? {
             let served = self.channels.get_mut(&number);
-            let bell = match &served {
+            sync::empty(match &served {
                 Some(served) => &served.channel.doorbell,
                 None => &self.shared.bell,
-            };
-            // Empties it. It may be empty, because another program may have read it.
-            let _ = rustix::io::read(bell, &mut count);
+            });
             if let Some(served) = served {
                 served.idle = Some(0);
                 served.channel.region.asleep.store(0, Ordering::SeqCst);
@@ -386,8 +367,7 @@ impl Server {
             (joins, leaves, passes, wanted.ends)
         };
         for (number, channel) in joins {
-            let data = epoll::EventData::new_u64(number);
-            epoll::add(&self.bells, &channel.doorbell, data, epoll::EventFlags::IN)?;
+            self.bells.add(&channel.doorbell, number)?;
             self.channels.insert(
                 number,
                 Served {
@@ -405,7 +385,7 @@ impl Server {
         for number in leaves {
             if let Some(served) = self.channels.remove(&number) {
                 served.channel.leave();
-                epoll::delete(&self.bells, &served.channel.doorbell)?;
+                self.bells.remove(&served.channel.doorbell, number)?;
             }
         }
         Ok(ends)
@@ -420,4 +400,8 @@ fn next_active(channels: &mut BTreeMap<u64, Served>, last: u64) -> Option<(u64, 
 }
 
 #[cfg(test)]
+#[cfg(shuttle)]
+mod schedules;
+#[cfg(test)]
+#[cfg(not(shuttle))]
 mod tests;

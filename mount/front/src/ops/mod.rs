@@ -50,6 +50,7 @@ pub use crate::caller::Caller;
 pub use crate::convert::Outcome;
 use crate::convert::Refusal;
 use crate::deferrals::Deferrals;
+use crate::fault::{InjectedFault, is_injected};
 use crate::full::Full;
 use crate::known_dirs::KnownDirs;
 use crate::losses::Losses;
@@ -227,6 +228,11 @@ impl Ops {
     /// anything else. What programs have deferred by then is carried out when this returns.
     pub(crate) fn received(&self, operation: Operation) {
         self.messages.count(operation);
+        self.finish_deferred();
+    }
+
+    /// Carries out what programs have deferred by now: before others look, as a fork or a sync does.
+    pub fn finish_deferred(&self) {
         self.deferrals.finish();
     }
 
@@ -292,7 +298,7 @@ impl Ops {
 
     /// The channel of the program that has a lease on the file with this name. References are held.
     fn leased_at(&self, dir: &Place, name: &[u8]) -> Outcome<Option<u64>> {
-        if !self.files.has_leases() {
+        if !self.files.has_leases() || is_injected(InjectedFault::LeaseOutlivesLookup) {
             return Ok(None);
         }
         let child = dir

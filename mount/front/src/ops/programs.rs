@@ -23,6 +23,7 @@ use cairnfs_disk::types::{Attr, FileKind, RenameMode, SetAttr, SetTime, Time};
 
 use crate::admission::Purpose;
 use crate::convert::{Refusal, file_attr};
+use crate::fault::{InjectedFault, is_injected};
 use crate::ops::entries::{inherit, make};
 use crate::ops::{Found, NewEntry, Ops, Outcome, caught};
 use crate::person::{Person, SEARCH, WRITE};
@@ -122,6 +123,9 @@ impl Ops {
         let Some(kernel) = self.kernel.get() else {
             return;
         };
+        if is_injected(InjectedFault::AttributesKept) {
+            return;
+        }
         for _ in 0..ARRIVALS {
             if kernel.drops_attributes(dir) || !self.trees.has_references(dir) {
                 return;
@@ -166,6 +170,9 @@ impl Ops {
 
     /// Closes what a program has open that has ended.
     pub fn program_ended(&self, channel: u64) {
+        if is_injected(InjectedFault::FilesStayOpen) {
+            return;
+        }
         self.files
             .take(Some(channel))
             .into_iter()
@@ -333,7 +340,7 @@ impl<'o> Serving<'o> {
 
     /// An inode of which attributes or names may be changed here.
     pub(super) fn unknown(&self, attr: Attr) -> Done<Attr> {
-        if self.ops.is_known(attr.ino) {
+        if !is_injected(InjectedFault::KnownNameServed) && self.ops.is_known(attr.ino) {
             not(Why::Known)
         } else {
             Ok(attr)
@@ -570,7 +577,8 @@ impl<'o> Serving<'o> {
             return not(Why::Call);
         };
         let is_mounted = Arc::ptr_eq(&file.fs, &self.ops.trees.mounted());
-        if !is_mounted || self.ops.is_known(file.ino) {
+        let is_known = || self.ops.is_known(file.ino);
+        if !is_mounted || !is_injected(InjectedFault::KnownFileServed) && is_known() {
             return not(Why::Known);
         }
         Ok(file)

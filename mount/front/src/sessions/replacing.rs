@@ -74,7 +74,7 @@ impl Sessions {
             live.and_then(Live::parts)
         };
         if let Some((mounted, ops)) = found {
-            ops.deferrals().finish();
+            ops.finish_deferred();
             mounted.fetch()?;
             ops.wait_for_writes(Asker::Other);
         }
