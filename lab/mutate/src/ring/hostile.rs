@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::thread;
 
-use cairnfs_channel::call::{NONE, NOW, OMIT, Op, Request, WORDS, WRITE_MAX};
+use cairnfs_channel::call::{NONE, NOW, OMIT, OPENED, Op, Request, WORDS, WRITE_MAX};
 use cairnfs_channel::{Layout, SLOTS};
 
 use super::{Joined, Mount, OURS, ROOT, Result, THEIRS};
@@ -15,7 +15,7 @@ const ANSWERED: u32 = 3;
 /// The user.
 const ID: u32 = 5;
 /// Numbers that are likely to matter.
-const NUMBERS: [u64; 18] = [
+const NUMBERS: [u64; 20] = [
     0,
     1,
     2,
@@ -34,6 +34,8 @@ const NUMBERS: [u64; 18] = [
     OMIT,
     NOW,
     NONE,
+    OPENED | 1,
+    OPENED | 3,
 ];
 /// Paths that it gives, from the root.
 const PATHS: [&[u8]; 16] = [
