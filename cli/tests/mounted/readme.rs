@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
 
 use crate::place::{CAIRNFS, able, said};
 
@@ -13,8 +13,8 @@ fn block(document: &str, behind: &str) -> String {
     rest.split_once("```").unwrap().0.to_owned()
 }
 
-/// Runs a script in a directory; what it prints.
-fn run(script: &str, dir: &Path, mounts: &[&str]) -> String {
+/// Runs a script in a directory.
+fn run(script: &str, dir: &Path, mounts: &[&str]) -> Output {
     let programs: PathBuf = Path::new(CAIRNFS).parent().unwrap().into();
     let path = std::env::var("PATH").unwrap();
     let out = Command::new("sh")
@@ -31,7 +31,7 @@ fn run(script: &str, dir: &Path, mounts: &[&str]) -> String {
         }
         panic!("{script}: {}", said(&out));
     }
-    String::from_utf8_lossy(&out.stdout).into_owned()
+    out
 }
 
 fn document(path: &str) -> String {
@@ -49,7 +49,8 @@ fn commands_and_mount_of_the_document_run() {
     for section in ["\n**Commands**", "\n**A mount**"] {
         let script = block(&document, section);
         assert!(script.lines().count() > 3, "{script}");
-        let printed = run(&script, dir.path(), &["notes"]);
+        let out = run(&script, dir.path(), &["notes"]);
+        let printed = String::from_utf8_lossy(&out.stdout);
         let last = printed.lines().last();
         assert_eq!(last, Some("water the plants"), "{section}: {printed}");
     }
@@ -70,8 +71,8 @@ fn the_readme_is_followed() {
         "set +e\n{mount}\n( {tried} )\n{fork}\necho forked >w/new\n{publish}\ncat mnt/new\n{umount}"
     );
     let dir = tempfile::tempdir().unwrap();
-    let printed = run(&script, dir.path(), &["w", "mnt"]);
-    for said in ["file", "new", "\nforked\n"] {
-        assert!(printed.contains(said), "{said}: {printed}");
+    let printed = said(&run(&script, dir.path(), &["w", "mnt"]));
+    for told in ["A file", "A new", "\nforked\n"] {
+        assert!(printed.contains(told), "{told}: {printed}");
     }
 }
