@@ -344,7 +344,8 @@ fn put_in_place(real: BorrowedFd<'_>, fd: i32) -> Result<(), Errno> {
 
 /// As [`replace`], for a directory: by its path, which may change meanwhile.
 fn replace_dir(fd: i32, file: File) -> Result<(), Errno> {
-    let flags = OFlags::from_bits_retain(flags(fd) as u32) | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    // A symbolic link that takes its place is found out by what it leads to.
+    let flags = OFlags::from_bits_retain(flags(fd) as u32) | OFlags::CLOEXEC;
     let open = || {
         let mut last = Errno::NOENT;
         for _ in 0..ATTEMPTS {
