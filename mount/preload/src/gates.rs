@@ -259,7 +259,7 @@ gates! {
         ppoll __poll_chk __ppoll_chk select __select pselect epoll_ctl linkat __dup2 __xmknodat aio_read
         aio_read64 aio_write aio_write64 aio_fsync aio_fsync64 lio_listio lio_listio64 mount umount
         umount2 fsconfig fsmount fspick open_tree move_mount mount_setattr fanotify_mark fts_open
-        fts64_open;
+        fts64_open backtrace_symbols_fd;
     Shares: vfork __vfork clone posix_spawn posix_spawnp system popen;
     Limit: setrlimit setrlimit64;
     Limits: prlimit prlimit64;

@@ -94,7 +94,8 @@ histories! {
 }
 
 histories! {
-    reached: links_of_process by_process descriptor_paths executed no_socket
+    reached: links_of_process by_process descriptor_paths executed streams
+    closed_listing no_clone no_socket
 }
 
 #[test]

@@ -104,6 +104,56 @@ def executed():
     assert raw("cat f") == "before after\n"
 
 
+def streams():
+    """libc itself writes to the first three descriptors, whatever they are."""
+    if (child := os.fork()) == 0:
+        for fd in (0, 1, 2):
+            os.close(fd)
+        assert [os.open("log", os.O_CREAT | os.O_RDWR, 0o600), os.dup(0), os.dup(0)] == [0, 1, 2]
+        libc.puts(b"said")
+        libc.fflush(None)
+        libc.perror(b"failed")
+        os.close(1)
+        assert os.open("other", NEW, 0o600) == 1
+        libc.puts(b"later")
+        libc.fflush(None)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert raw("head -c 12 log; cat other") == "said\nfailed:later\n"
+
+
+def closed_listing():
+    """The end of a listing whose descriptor the program has closed fails."""
+    libc.fdopendir.restype = ctypes.c_void_p
+    os.mkdir("d")
+    fd = os.open("d", os.O_RDONLY | os.O_DIRECTORY)
+    listing = ctypes.c_void_p(libc.fdopendir(fd))
+    assert real_flags(fd) & os.O_PATH
+    os.close(fd)
+    assert libc.closedir(listing) == -1 and ctypes.get_errno() == errno.EBADF
+
+
+def no_clone():
+    """What cannot be cloned is refused as by the kernel."""
+    FICLONE = ctypes.c_ulong(0x40049409)
+    os.mkdir("d")
+    directory, hidden = os.open("d", os.O_RDONLY), os.open("hidden", os.O_CREAT | os.O_WRONLY)
+    os.fsync(hidden)
+    plain = os.open("/proc/self/exe", os.O_RDONLY)
+    for flags, source, refusal in (
+        (NEW, directory, errno.EISDIR),
+        (NEW, hidden, errno.EBADF),
+        (os.O_CREAT | os.O_RDONLY, hidden, errno.EBADF),
+        (os.O_CREAT | os.O_RDWR | os.O_APPEND, os.open("f", NEW), errno.EBADF),
+        (NEW, plain, errno.EXDEV),
+    ):
+        to = served("to", flags)
+        assert libc.ioctl(to, FICLONE, source) == -1
+        assert ctypes.get_errno() == refusal, (flags, source, ctypes.get_errno())
+        os.close(to)
+        os.unlink("to")
+
+
 def no_socket():
     """A file is no socket and no terminal, which is told as by the kernel."""
     for name, more, refusal in (
