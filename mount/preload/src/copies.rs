@@ -32,14 +32,27 @@ fn source(from: c_int, mount: usize) -> Result<(bool, Option<i64>), c_int> {
     Ok((device.is_some_and(of), is_file.then_some(found.st_size)))
 }
 
-/// A clone to a placeholder. FUSE has none.
+/// Whether a descriptor can be read from.
+fn is_readable(fd: c_int) -> bool {
+    // SAFETY: the number is only passed on.
+    let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
+    flags >= 0 && flags & (libc::O_ACCMODE | libc::O_PATH) != libc::O_WRONLY
+}
+
+/// A clone to a placeholder. FUSE has none. `None`: the kernel refuses it for another reason.
 fn clone(to: c_int, from: c_int) -> Option<c_int> {
     let File { mount, .. } = files::get(to)?;
-    Some(fail(match source(from, mount) {
-        Ok((true, _)) => libc::EOPNOTSUPP,
-        Ok((false, _)) => libc::EXDEV,
-        Err(errno) => errno,
-    }))
+    match source(from, mount) {
+        Ok((false, _)) => Some(fail(libc::EXDEV)),
+        Ok((true, Some(_))) if takes(to) && is_readable(from) => Some(fail(libc::EOPNOTSUPP)),
+        Ok((true, _)) => None,
+        Err(errno) => Some(fail(errno)),
+    }
+}
+
+/// Whether what is copied may be written to a placeholder.
+fn takes(to: c_int) -> bool {
+    files::is_writable(to) && !files::appends(to)
 }
 
 /// Copies to a placeholder from another file. `None`: the kernel does, or refuses.
@@ -50,7 +63,7 @@ fn copy(
     len: size_t,
 ) -> Option<ssize_t> {
     let File { mount, .. } = files::get(to)?;
-    if files::get(from).is_some() || !files::is_writable(to) || files::appends(to) {
+    if files::get(from).is_some() || !takes(to) || !is_readable(from) {
         return None;
     }
     match source(from, mount) {

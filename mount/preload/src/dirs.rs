@@ -267,11 +267,8 @@ fn close(dir: *mut DIR) -> Option<c_int> {
     if !real.is_null() {
         return Some(call_next!(closedir(*mut DIR: real) -> c_int, else fail(libc::ENOSYS)));
     }
-    close_placeholder(fd).or_else(|| {
-        // SAFETY: the descriptor of the listing, which the program closes.
-        unsafe { rustix::io::close(fd) };
-        Some(0)
-    })
+    // SAFETY: the descriptor of the listing, which the program closes, or has closed.
+    close_placeholder(fd).or_else(|| Some(unsafe { libc::close(fd) }))
 }
 
 fn open(fd: c_int) -> Option<*mut DIR> {

@@ -25,6 +25,9 @@ use crate::session;
 /// Descriptors with larger numbers are never placeholders.
 pub const MOST: usize = 1 << 14;
 
+/// Nor are those with smaller numbers, which libc itself reads and writes for `stdin`, `stdout` and `stderr`.
+const LEAST: i32 = 3;
+
 /// The number of the file, above the number of the mount and the state.
 const FILE: u32 = 8;
 const OPEN: u64 = 1;
@@ -84,9 +87,12 @@ fn at(fd: i32) -> Option<&'static AtomicU64> {
     FILES.get(usize::try_from(fd).ok()?)
 }
 
-/// A descriptor becomes a placeholder. Returns false if its number is too large.
+/// A descriptor becomes a placeholder. Returns false if its number cannot be that of one.
 pub fn add(fd: &OwnedFd, flags: i32, file: File, lease: u64) -> bool {
     let number = fd.as_raw_fd();
+    if number < LEAST {
+        return false;
+    }
     let places = (FLAGS.get(number as usize), LEASES.get(number as usize));
     let (Some(at), (Some(kept), Some(leased))) = (at(number), places) else {
         return false;
@@ -101,7 +107,7 @@ pub fn add(fd: &OwnedFd, flags: i32, file: File, lease: u64) -> bool {
 
 /// Whether a number can be that of a placeholder.
 pub fn has_room(fd: &OwnedFd) -> bool {
-    at(fd.as_raw_fd()).is_some()
+    fd.as_raw_fd() >= LEAST && at(fd.as_raw_fd()).is_some()
 }
 
 /// Whether there is none.
@@ -344,6 +350,7 @@ fn put_in_place(real: BorrowedFd<'_>, fd: i32) -> Result<(), Errno> {
 
 /// As [`replace`], for a directory: by its path, which may change meanwhile.
 fn replace_dir(fd: i32, file: File) -> Result<(), Errno> {
+    // A symbolic link that takes its place is found out by what it leads to.
     let flags = OFlags::from_bits_retain(flags(fd) as u32) | OFlags::CLOEXEC;
     let open = || {
         let mut last = Errno::NOENT;

@@ -20,6 +20,8 @@ enum Before {
     Path,
     /// Its second one is.
     SecondPath,
+    /// Both are.
+    Paths,
     /// Its first argument is a descriptor, its second one such a path; if it fails, it returns -1.
     At,
     /// It may use any descriptor, or hand them on.
@@ -77,6 +79,10 @@ unsafe extern "C" fn before(first: usize, gate: &'static Gate, second: usize) ->
         _ if files::is_empty() => {}
         Before::Path => names::may_lead_here(first as *const c_char),
         Before::SecondPath => names::may_lead_here(second as *const c_char),
+        Before::Paths => {
+            names::may_lead_here(first as *const c_char);
+            names::may_lead_here(second as *const c_char);
+        }
         Before::First | Before::At => {
             if gate.before == Before::At {
                 names::may_lead_here(second as *const c_char);
@@ -229,23 +235,32 @@ macro_rules! gates {
 }
 
 gates! {
-    First: read __read_chk readv pread pread64 __pread_chk __pread64_chk preadv preadv64 preadv2
-        preadv64v2 pwritev pwritev64 pwritev2 pwritev64v2 fallocate fallocate64 fsync fdatasync
-        sync_file_range syncfs flock lockf lockf64 fgetxattr
-        flistxattr fremovexattr tcgetattr tcsetattr fpathconf
-        fchdir dprintf vdprintf __dprintf_chk __vdprintf_chk fexecve execveat readahead getdents64 send sendto recv recvfrom mkfifoat
-        mknodat readlinkat;
-    At: statx name_to_handle_at futimesat faccessat;
+    First: read __read __read_chk readv pread pread64 __pread64 __pread_chk __pread64_chk preadv preadv64
+        preadv2 preadv64v2 __write __pwrite64 pwritev pwritev64 pwritev2 pwritev64v2 fallocate fallocate64
+        fsync fdatasync sync_file_range syncfs flock lockf lockf64 fgetxattr flistxattr fremovexattr
+        tcgetattr tcsetattr tcdrain tcflow tcflush tcgetpgrp tcsetpgrp tcgetsid tcsendbreak fpathconf
+        fchdir dprintf vdprintf __dprintf_chk __vdprintf_chk readahead getdents64 getdirentries
+        getdirentries64 send __send sendto recv __recv __recv_chk recvfrom __recvfrom_chk recvmsg
+        recvmmsg accept accept4 bind connect __connect listen shutdown getsockopt setsockopt getsockname
+        getpeername open_by_handle_at mkfifoat mknodat readlinkat __readlinkat_chk __close __lseek __fcntl;
+    At: statx name_to_handle_at futimesat faccessat scandirat scandirat64;
     Path: stat stat64 lstat lstat64 truncate truncate64 access euidaccess eaccess setxattr getxattr
-        listxattr removexattr statfs statfs64 statvfs statvfs64 pathconf;
-    SecondPath: __xstat __xstat64 __lxstat __lxstat64;
+        listxattr removexattr lsetxattr lgetxattr llistxattr lremovexattr statfs statfs64 statvfs
+        statvfs64 pathconf __open __open64 fopen fopen64 freopen freopen64 opendir chdir realpath
+        __realpath_chk canonicalize_file_name remove mkfifo mknod mkstemp mkstemp64 mkstemps mkstemps64
+        mkostemp mkostemp64 mkostemps mkostemps64 mkdtemp scandir scandir64 ftw ftw64 nftw nftw64 glob
+        glob64 ftok acct;
+    SecondPath: __xstat __xstat64 __lxstat __lxstat64 __xmknod inotify_add_watch;
+    Paths: link;
     FirstToo: posix_fallocate posix_fallocate64 posix_fadvise posix_fadvise64 fdopen
-        isatty ttyname ttyname_r;
-    All: fork _Fork execve execv execvp execvpe execl execlp execle forkpty daemon login_tty sendmsg
-        sendmmsg sendfile sendfile64 splice tee vmsplice poll ppoll __poll_chk
-        __ppoll_chk select pselect epoll_ctl linkat aio_read aio_read64 aio_write aio_write64
-        aio_fsync aio_fsync64 lio_listio lio_listio64 mount umount umount2;
-    Shares: vfork clone posix_spawn posix_spawnp system popen;
+        isatty ttyname ttyname_r __ttyname_r_chk;
+    All: fork __fork _Fork execve execv execvp execvpe execl execlp execle execveat fexecve forkpty
+        daemon login_tty sendmsg sendmmsg __sendmmsg sendfile sendfile64 splice tee vmsplice poll __poll
+        ppoll __poll_chk __ppoll_chk select __select pselect epoll_ctl linkat __dup2 __xmknodat aio_read
+        aio_read64 aio_write aio_write64 aio_fsync aio_fsync64 lio_listio lio_listio64 mount umount
+        umount2 fsconfig fsmount fspick open_tree move_mount mount_setattr fanotify_mark fts_open
+        fts64_open backtrace_symbols_fd;
+    Shares: vfork __vfork clone posix_spawn posix_spawnp system popen;
     Limit: setrlimit setrlimit64;
     Limits: prlimit prlimit64;
     Closes: closefrom close_range;

@@ -15,6 +15,7 @@ use crate::life::private_user;
 use crate::place::{CAIRNFS, Place, able, arg, may_drop_caches, said, shell, succeed};
 
 const HISTORIES: &str = include_str!("histories.py");
+const REACHED: &str = include_str!("reached.py");
 const WORKER: &str = include_str!("worker.py");
 const SEQUENCES: &str = include_str!("sequences.py");
 const SIGNALS: &str = include_str!("signals.c");
@@ -42,6 +43,7 @@ fn begun(size: &str, options: &str) -> Place {
     let place = Place::mounted(size, options);
     for (name, text) in [
         ("histories.py", HISTORIES),
+        ("reached.py", REACHED),
         ("worker.py", WORKER),
         ("sequences.py", SEQUENCES),
         ("crowd.py", CROWD),
@@ -60,19 +62,24 @@ fn run(place: &Place, words: &[&str]) -> Command {
 
 /// Lets one of the histories happen.
 fn history(place: &Place, name: &str, more: &[&str]) {
-    let script = place.beside("histories.py");
+    history_of(place, "histories", name, more);
+}
+
+/// Lets one of those in a script happen.
+fn history_of(place: &Place, script: &str, name: &str, more: &[&str]) {
+    let script = place.beside(&format!("{script}.py"));
     let words = [&["python3", arg(&script), name], more].concat();
     succeed(&mut run(place, &words));
 }
 
 macro_rules! histories {
-    ($($name:ident)*) => {
+    ($script:ident: $($name:ident)*) => {
         $(
             #[test]
             fn $name() {
                 if able(&["python3", "bash"]) {
                     let place = begun("128M", "allow_other");
-                    history(&place, stringify!($name), &[]);
+                    history_of(&place, stringify!($script), stringify!($name), &[]);
                     place.finish();
                 }
             }
@@ -81,9 +88,14 @@ macro_rules! histories {
 }
 
 histories! {
-    tail offsets descends closes_on_exec moves working_directory threads full_table sizes closes
-    links_of_process umasks behind_the_back mounts_inside bound copies from_outside freed
-    by_process directories removed_trees
+    histories: tail offsets descends closes_on_exec moves working_directory threads full_table sizes closes
+    umasks behind_the_back mounts_inside bound copies from_outside freed
+    directories removed_trees
+}
+
+histories! {
+    reached: links_of_process by_process descriptor_paths executed streams
+    closed_listing no_clone no_socket
 }
 
 #[test]
