@@ -12,6 +12,10 @@ use jiff::tz::TimeZone;
 use crate::store::{Objects, Trouble};
 use crate::volume::{Volume, contents};
 
+/// Two who can read. That of a passphrase takes a second to make.
+const OURS: &str = "age1ql3z7hjy54pw3hyww5ayyfg7zqgvc7w3j2elw8zmrj2kg5sfn9aqmcac8p";
+const THEIRS: &str = "age1lggyhqrw2nlhcxprm67z43rta597azn8gknawjehu9d9dl0jq3yqqvfafg";
+
 fn options() -> WriterOptions {
     WriterOptions {
         name: "here".into(),
@@ -99,26 +103,24 @@ fn exchange_root(objects: &Objects, change: impl FnOnce(&mut Root)) {
     objects.set(&name, root.encode().unwrap().into());
 }
 
-fn recipient() -> String {
-    let key = NewKey::Passphrase("other".into());
-    key.encryption().unwrap().recipient
-}
-
 #[test]
 fn a_root_object_that_was_exchanged_is_refused() {
-    let other = recipient();
     let exchanges: [&dyn Fn(&mut Root); 2] = [&|root| root.encryption = None, &|root| {
         root.encryption
             .as_mut()
             .unwrap()
             .recipient
-            .clone_from(&other);
+            .replace_range(.., THEIRS);
     }];
     for exchange in exchanges {
         let (objects, volume) = (Objects::default(), Volume::new("v", 100));
         volume.write(0, 10, 1);
         let store = objects.client(Trouble::None);
-        let mut shipper = Shipper::open(Arc::clone(&store), &volume, options()).unwrap();
+        let made = WriterOptions {
+            new_key: Some(NewKey::Recipient(OURS.into())),
+            ..options()
+        };
+        let mut shipper = Shipper::open(Arc::clone(&store), &volume, made).unwrap();
         shipper.ship(&volume, &Unwatched).unwrap();
         exchange_root(&objects, exchange);
         volume.write(0, 10, 2);
@@ -141,7 +143,6 @@ fn a_root_object_that_was_exchanged_is_refused() {
 /// All heads can be made anew by whoever can write; then only the caller's word helps.
 #[test]
 fn a_backup_for_another_recipient_than_the_one_that_is_named_is_refused() {
-    let (ours, theirs) = (recipient(), recipient());
     let open = |objects: &Objects, new_key: Option<NewKey>| {
         let options = WriterOptions {
             new_key,
@@ -152,13 +153,13 @@ fn a_backup_for_another_recipient_than_the_one_that_is_named_is_refused() {
         let mut shipper = Shipper::open(objects.client(Trouble::None), &volume, options)?;
         shipper.ship(&volume, &Unwatched).map(drop)
     };
-    let named = |name: &String| Some(NewKey::Recipient(name.clone()));
+    let named = |name: &str| Some(NewKey::Recipient(name.into()));
     let phrase = |words: &str| Some(NewKey::Passphrase(words.into()));
-    for made in [named(&theirs), phrase("theirs"), None] {
+    for made in [named(THEIRS), phrase("theirs"), None] {
         let objects = Objects::default();
         open(&objects, made.clone()).unwrap();
         let before = objects.names();
-        for key in [named(&ours), phrase("ours")] {
+        for key in [named(OURS), phrase("ours")] {
             let refused = open(&objects, key).err();
             assert!(matches!(refused, Some(Error::Unsealing(_))), "{refused:?}");
         }

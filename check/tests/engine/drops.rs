@@ -324,7 +324,7 @@ fn trees(fs: &FileSystem, heads: &[String]) -> Vec<Vec<Seen>> {
 /// Contract: snapshot.drop
 #[test]
 fn random_trees_of_forks_leave_exactly_what_roots_have() {
-    let seeds: u64 = size_from("CAIRNFS_FORK_SEEDS", 4, 16);
+    let seeds: u64 = size_from("CAIRNFS_FORK_SEEDS", 2, 16);
     for seed in 1..=seeds {
         let mut numbers = Numbers(seed.wrapping_mul(0x2545_f491_4f6c_dd1d));
         let device = fresh(64 * MIB);

@@ -5,7 +5,7 @@
 use std::fs;
 use std::thread;
 
-use crate::place::{Place, able, said};
+use crate::place::{Place, able, nap, said};
 use crate::verbs::names;
 
 /// The snapshots that were made by themselves, in the order of their times.
@@ -22,7 +22,7 @@ fn wait(place: &Place, is: impl Fn(&[String]) -> bool) -> Vec<String> {
         if is(&found) {
             return found;
         }
-        thread::yield_now();
+        nap(50);
     }
 }
 
@@ -31,40 +31,47 @@ fn snapshots_are_made_of_changes_and_the_oldest_dropped() {
     if !able(&[]) {
         return;
     }
-    for write in ["through", "back"] {
-        let options = format!("snapshots=1s,keep=2,write={write}");
-        let mut place = Place::mounted("64M", &options);
-        fs::write(place.at("f"), "0").unwrap();
-        let first = wait(&place, |found| !found.is_empty());
-        // Each has the state of its time, with what was not synced.
-        for round in 1..4 {
-            let last = automatic(&place).pop();
-            fs::write(place.at("f"), round.to_string()).unwrap();
-            wait(&place, |found| found.last() != last.as_ref());
+    // Both wait most of the time.
+    thread::scope(|scope| {
+        for write in ["through", "back"] {
+            scope.spawn(move || made_and_dropped(write));
         }
-        let kept = wait(&place, |found| found.len() == 2);
-        assert!(!kept.contains(&first[0]));
-        place.mount_beside(&format!("branch={}", kept[1]), "s");
-        assert_eq!(fs::read(place.beside("s/f")).unwrap(), b"3");
-        // That one is in use, and stays longer than the others.
-        for round in 4..7 {
-            let last = automatic(&place).pop();
-            fs::write(place.at("f"), round.to_string()).unwrap();
-            wait(&place, |found| found.last() != last.as_ref());
-        }
-        assert!(automatic(&place).contains(&kept[1]));
-        place.umount_beside("s");
-        place.ok(&["restore", "m", &kept[1], "f"]);
-        assert_eq!(fs::read(place.at("f")).unwrap(), b"3");
-        // Those of an earlier mount count, too.
-        place.remount(&options);
-        fs::write(place.at("f"), "7").unwrap();
+    });
+}
+
+fn made_and_dropped(write: &str) {
+    let options = format!("snapshots=1s,keep=2,write={write}");
+    let mut place = Place::mounted("64M", &options);
+    fs::write(place.at("f"), "0").unwrap();
+    let first = wait(&place, |found| !found.is_empty());
+    // Each has the state of its time, with what was not synced.
+    for round in 1..4 {
         let last = automatic(&place).pop();
-        wait(&place, |found| {
-            found.last() != last.as_ref() && found.len() == 2
-        });
-        place.finish();
+        fs::write(place.at("f"), round.to_string()).unwrap();
+        wait(&place, |found| found.last() != last.as_ref());
     }
+    let kept = wait(&place, |found| found.len() == 2);
+    assert!(!kept.contains(&first[0]));
+    place.mount_beside(&format!("branch={}", kept[1]), "s");
+    assert_eq!(fs::read(place.beside("s/f")).unwrap(), b"3");
+    // That one is in use, and stays longer than the others.
+    for round in 4..7 {
+        let last = automatic(&place).pop();
+        fs::write(place.at("f"), round.to_string()).unwrap();
+        wait(&place, |found| found.last() != last.as_ref());
+    }
+    assert!(automatic(&place).contains(&kept[1]));
+    place.umount_beside("s");
+    place.ok(&["restore", "m", &kept[1], "f"]);
+    assert_eq!(fs::read(place.at("f")).unwrap(), b"3");
+    // Those of an earlier mount count, too.
+    place.remount(&options);
+    fs::write(place.at("f"), "7").unwrap();
+    let last = automatic(&place).pop();
+    wait(&place, |found| {
+        found.last() != last.as_ref() && found.len() == 2
+    });
+    place.finish();
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::io::Write;
 
-use crate::place::{Place, able};
+use crate::place::{Place, able, nap};
 
 #[test]
 fn a_mounted_volume_is_backed_up_with_every_write_that_had_returned() {
@@ -94,7 +94,7 @@ fn a_mount_ships_what_has_changed_and_survives_a_prune_and_a_kill() {
         let text = number.to_string();
         fs::write(place.at("f"), &text).unwrap();
         while newest(&place).as_ref() != Some(&text) {
-            std::thread::yield_now();
+            nap(50);
         }
         match number {
             2 => drop(place.ok(&["backup", "prune", "b", "--keep-last", "1"])),

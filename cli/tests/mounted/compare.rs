@@ -9,11 +9,12 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::{PoisonError, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
+use cairnfs_tier::size;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::place::{self, MOUNT_COPIES, able, may_drop_caches, said};
+use crate::place::{self, MOUNT_COPIES, able, may_drop_caches, nap, said};
 
 /// Programs that the test machine needs.
 const PROGRAMS: [&str; 4] = ["losetup", "mkfs.ext4", "mount", "fusermount3"];
@@ -111,7 +112,7 @@ impl Bench {
         let start = Instant::now();
         while self.is_attached() {
             assert!(start.elapsed() < PATIENCE, "{}", said(out));
-            std::thread::yield_now();
+            nap(20);
         }
         assert!(!self.is_mounted(), "{}", said(out));
         let left = fs::read_dir(self.temporary()).unwrap();
@@ -310,6 +311,10 @@ fn everyday_programs_are_measured() {
         return;
     }
     crate::ran::build();
+    let systems = size(
+        &["cairnfs-mount", "cairnfs-run"][..],
+        &["cairnfs-mount", "cairnfs-run", "ext4"],
+    );
     let bench = Bench::new();
     bench.open_to_all();
     let found = bench.results(
@@ -319,17 +324,17 @@ fn everyday_programs_are_measured() {
             "--require-programs",
             "--tree-files=120",
             "--source-files=60",
-            "--crates=2",
+            size("--crates=1", "--crates=2"),
             "--transactions=50",
             "--pgbench-seconds=1",
             "--messages=10",
-            "--with=cairnfs-mount,cairnfs-run,ext4",
+            &format!("--with={}", systems.join(",")),
         ],
     );
     assert_eq!(found["missing"], serde_json::json!([]));
     let runs = found["runs"].as_array().unwrap();
     // Mail, in two rows, is delivered by the benchmark itself.
-    assert_eq!(runs.len(), 3 * 8 - 2);
+    assert_eq!(runs.len(), 8 * systems.len() - 2);
     for run in runs {
         let counted = operations(run);
         assert!(!counted.is_empty(), "{run}");
@@ -442,7 +447,7 @@ fn interrupted_comparison_leaves_nothing() {
         while !(bench.is_attached() && (bench.is_mounted() || !mounts)) {
             let ended = child.try_wait().unwrap();
             assert_eq!(ended, None, "{system}");
-            std::thread::yield_now();
+            nap(20);
         }
         let pid = Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
         kill_process(pid, Signal::TERM).unwrap();

@@ -5,6 +5,7 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use cairnfs_tier::size;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::place::{CAIRNFS, Place, able, arg, said};
@@ -51,8 +52,12 @@ fn crashtest_of_sqlite_keeps_the_contract() {
         // Both rows of a transaction exist or neither, whenever the power fails.
         let check = "test ! -e db || sqlite3 db 'pragma integrity_check; select count(*) from t' \
                      | tr '\\n' ' ' | grep -Eqx '(ok (0|1|3) |ok )'";
-        let result = tested(&["--states", "120", "--check", check], &script, 0);
-        assert!(number(&result, "states") > 50, "{journal}: {result}");
+        let states = size("60", "120");
+        let result = tested(&["--states", states, "--check", check], &script, 0);
+        assert!(
+            number(&result, "states") > size(25, 50),
+            "{journal}: {result}"
+        );
     }
 }
 
@@ -63,7 +68,7 @@ fn crashtest_of_git_commits_keeps_the_contract() {
     }
     let script = "git init -q .; echo a > a; git add a
                   git -c user.name=a -c user.email=a@b -c core.fsync=all commit -qm a";
-    let result = tested(&["--states", "300"], script, 0);
+    let result = tested(&["--states", size("100", "300")], script, 0);
     assert!(number(&result, "calls") > 50, "{result}");
 }
 

@@ -4,13 +4,12 @@
 //! Contract: durable.unmount
 
 use std::fs::{self, File};
-use std::thread::yield_now;
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::Signal;
 
 use crate::life::private;
-use crate::place::{CAIRNFS, Place, able, arg, said, shell, umount};
+use crate::place::{CAIRNFS, Place, able, arg, nap, said, shell, umount};
 
 fn run_private(place: &Place, script: &str) {
     private(place, &format!("COMMAND={CAIRNFS}\n{script}"));
@@ -111,7 +110,7 @@ fn replaced_image_is_reported() {
     let says = "was deleted or replaced";
     // The daemon notices it at a durability interval, without a request.
     while !log(&place).contains(says) {
-        yield_now();
+        nap(20);
     }
     let out = place.run(&["sync", "m"]);
     assert!(out.status.success() && said(&out).contains(says));

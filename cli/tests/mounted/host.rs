@@ -7,14 +7,13 @@ use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::process::{Command, Stdio};
-use std::thread::yield_now;
 use std::time::{Duration, Instant};
 
 use cairnfs::{Error, Volume};
 use cairnfs_fuse::mountinfo;
 use serde_json::Value;
 
-use crate::place::{CAIRNFS, Place, able, arg, pattern, said};
+use crate::place::{CAIRNFS, Place, able, arg, nap, pattern, said};
 
 const MIB: usize = 1 << 20;
 
@@ -223,7 +222,7 @@ fn mount_ending_on_full_host_reports_lost_bytes() {
         .spawn()
         .unwrap();
     while mountinfo::at(&place.dir()).unwrap().is_none() {
-        yield_now();
+        nap(20);
     }
     fs::write(place.at("accepted"), pattern(2, 4 * MIB)).unwrap();
     fill_host(&place);
@@ -338,7 +337,7 @@ fn mount_discards_freed_space_at_interval() {
     fs::remove_file(place.at("large")).unwrap();
     // The daemon discards at a durability interval, without a request.
     while taken(&place) + 96 * MIB as u64 > full {
-        yield_now();
+        nap(20);
     }
     place.finish();
 }
@@ -409,7 +408,7 @@ fn full_host_gets_removed_data_back_within_interval() {
     while available() < 16 * MIB as u64 {
         let waited = start.elapsed();
         assert!(waited < Duration::from_secs(60), "{}", available());
-        yield_now();
+        nap(20);
     }
     place.ok(&["stats", "--check", "m"]);
     place.finish();

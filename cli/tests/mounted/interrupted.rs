@@ -17,7 +17,7 @@ use cairnfs_tier::size_from;
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
-use crate::place::{CAIRNFS, Place, Random, able, arg};
+use crate::place::{CAIRNFS, Place, Random, able, arg, nap};
 use crate::tried::{Gate, attempt, begun, code, forks, mounted_on, text};
 use crate::verbs::names;
 
@@ -165,7 +165,7 @@ fn signals_while_the_program_runs_are_the_programs() {
         dir.is_some_and(|dir| dir.join(name).exists())
     };
     while !fork_has("new") {
-        thread::yield_now();
+        nap(20);
     }
     for shown in ["<1>", "<2>"] {
         std::io::Write::write_all(&mut terminal.keys, b"\x03").unwrap();
@@ -285,7 +285,7 @@ fn settle(place: &Place) {
     // Calls are accepted in their order: when this one is answered, each earlier one has a thread.
     names(place);
     while place.has_thread("cairnfs-call") {
-        thread::yield_now();
+        nap(20);
     }
 }
 
@@ -317,7 +317,7 @@ fn killed_try_has_published_or_not() {
         child.kill().unwrap();
         child.wait().unwrap();
         while mounted_on(&place, &name).is_some() {
-            thread::yield_now();
+            nap(5);
         }
         settle(&place);
         let is_kept = names(&place).contains(&name);

@@ -26,7 +26,7 @@ fn kills_lose_no_durable_data() {
     if !able(&["fusermount3", "sqlite3"]) {
         return;
     }
-    let rounds = size_from("CAIRNFS_KILL_ROUNDS", 4_u64, 10);
+    let rounds = size_from("CAIRNFS_KILL_ROUNDS", 3_u64, 10);
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     let now = now.as_nanos() as u64 >> 10 | 1;
     let seed = size_from("CAIRNFS_KILL_SEED", now, now);

@@ -15,7 +15,7 @@ use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat};
 use rustix::process::Signal;
 
 use crate::gate::{Held, Mount};
-use crate::place::{CAIRNFS, MOUNT_COPIES, Place, able, arg, pattern, said, shell};
+use crate::place::{CAIRNFS, MOUNT_COPIES, Place, able, arg, nap, pattern, said, shell};
 
 fn is_mounted(dir: &Path) -> bool {
     mountinfo::at(dir).unwrap().is_some()
@@ -269,7 +269,7 @@ fn signal_unmounts_cleanly() {
 /// Waits until nothing is mounted there.
 fn wait_for_detachment(place: &Place) {
     while is_mounted(&place.dir()) {
-        std::thread::yield_now();
+        nap(20);
     }
 }
 

@@ -8,7 +8,7 @@ use std::process::Command;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::place::{MOUNT_COPIES, Place, able, arg, succeed};
+use crate::place::{MOUNT_COPIES, Place, able, arg, nap, succeed};
 
 /// A loop device on an image, detached in the end.
 struct Loop(String);
@@ -79,7 +79,7 @@ impl Drop for Mounted<'_> {
             rustix::fs::open(self.0, flags, Mode::empty()),
             Err(Errno::BUSY)
         ) {
-            std::thread::yield_now();
+            nap(20);
         }
     }
 }

@@ -10,6 +10,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::Duration;
 
 use cairnfs_fuse::mountinfo;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -85,6 +86,11 @@ pub fn able_with_rings() -> bool {
     }
     tell("SKIPPED a test that needs FUSE over io_uring");
     false
+}
+
+/// Waits a moment before a condition is looked at again: what it waits for needs the processors.
+pub fn nap(milliseconds: u64) {
+    std::thread::sleep(Duration::from_millis(milliseconds));
 }
 
 /// Writes a line to standard error. Not `eprintln!`, which the test harness hides for a passing
@@ -207,7 +213,7 @@ impl Place {
             if args.first() != Some(&"umount") || !said(&out).contains("is busy") {
                 return out;
             }
-            std::thread::yield_now();
+            nap(20);
         }
     }
 
@@ -322,7 +328,7 @@ impl Place {
             stat.is_ok_and(|stat| stat.rsplit(") ").next().unwrap().starts_with('T'))
         };
         while !fs::read_dir(&tasks).unwrap().all(has_stopped) {
-            std::thread::yield_now();
+            nap(5);
         }
     }
 
@@ -449,7 +455,7 @@ pub fn umount(dir: &Path) {
             break;
         }
         assert!(said(&out).contains("is busy"), "{}", said(&out));
-        std::thread::yield_now();
+        nap(20);
     }
 }
 

@@ -10,6 +10,8 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::thread;
 
+use cairnfs_tier::size;
+
 use crate::place::{Place, able, shell};
 
 mod backup;
@@ -41,23 +43,29 @@ fn eight_processes_work_concurrently() {
         return;
     }
     let mut place = Place::mounted("2G", "");
-    let script = "mkdir own$ME shared 2>/dev/null || test -d shared
+    let (own, shared) = (size(60, 150), size(20, 50));
+    let script = format!(
+        "mkdir own$ME shared 2>/dev/null || test -d shared
         for r in 1 2 3; do
-            for f in $(seq 150); do echo $ME $f > own$ME/$f; done
-            for f in $(seq 50); do echo $ME > shared/$ME-$f; mv shared/$ME-$f shared/last-$f; done
+            for f in $(seq {own}); do echo $ME $f > own$ME/$f; done
+            for f in $(seq {shared}); do echo $ME > shared/$ME-$f; mv shared/$ME-$f shared/last-$f; done
             head -c 2000000 /dev/urandom > own$ME/data; cp own$ME/data shared/data-$ME
             cmp own$ME/data shared/data-$ME
             mv own$ME/data own$ME/data$r; ln own$ME/data$r shared/link-$ME-$r
-            for f in $(seq 1 2 150); do rm own$ME/$f; done
+            for f in $(seq 1 2 {own}); do rm own$ME/$f; done
         done
-        test $(ls own$ME | wc -l) = 78; sha256sum own$ME/* > sums$ME";
+        test $(ls own$ME | wc -l) = $(({own} / 2 + 3)); sha256sum own$ME/* > sums$ME"
+    );
     thread::scope(|scope| {
         for me in 0..8 {
             let dir = place.dir();
-            scope.spawn(move || shell(&dir, &format!("ME={me}; {script}")));
+            let script = format!("ME={me}; {script}");
+            scope.spawn(move || shell(&dir, &script));
         }
     });
     place.remount("");
-    place.sh("cat sums* | sha256sum -c --quiet; test $(ls shared | wc -l) = $((50 + 8 + 24))");
+    place.sh(&format!(
+        "cat sums* | sha256sum -c --quiet; test $(ls shared | wc -l) = $(({shared} + 8 + 24))"
+    ));
     place.finish();
 }

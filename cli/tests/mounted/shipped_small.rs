@@ -3,12 +3,11 @@
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
 use std::process::Command;
-use std::thread::yield_now;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::place::{Place, able, arg, pattern, said, tell};
+use crate::place::{Place, able, arg, nap, pattern, said, tell};
 
 /// How long it may take until something is done that nobody waits for.
 const SOON: Duration = Duration::from_secs(60);
@@ -41,7 +40,7 @@ fn until(place: &Place, what: &str, is_so: impl Fn(&Value) -> bool) -> Value {
             return stats;
         }
         assert!(begun.elapsed() < SOON, "{what}: {stats}");
-        yield_now();
+        nap(50);
     }
 }
 
@@ -125,7 +124,7 @@ fn what_cannot_be_deleted_is_told_and_moments_are_stored_all_the_same() {
     let begun = Instant::now();
     while left.exists() {
         assert!(begun.elapsed() < SOON, "{} is left", left.display());
-        yield_now();
+        nap(20);
     }
     place.ok(&["backup", "check", "b"]);
     place.finish();

@@ -10,14 +10,14 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::thread::yield_now;
+use std::thread::{self, yield_now};
 
 use cairnfs_fuse::mountinfo;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::gate::{Held, Mount};
-use crate::place::{CAIRNFS, Place, able, arg, said};
+use crate::place::{CAIRNFS, Place, able, arg, nap, said};
 use crate::verbs::names;
 
 #[test]
@@ -59,22 +59,22 @@ fn wait_for_call(child: &Child) {
         mask.is_some_and(|mask| mask & (1 << (Signal::TERM.as_raw() - 1)) != 0)
     };
     while !handles(&status()) {
-        yield_now();
+        nap(5);
     }
 }
 
 /// Sends a command that waits one signal, which must end it; returns what it has said.
-fn end(place: &Place, mut child: Child, signal: Signal) -> String {
+fn end(place: &Place, mut child: Child, signal: Signal, said: &str) -> String {
     kill_process(Pid::from_child(&child), signal).unwrap();
     let status = child.wait().unwrap();
-    let text = fs::read_to_string(place.beside("said")).unwrap();
+    let text = fs::read_to_string(place.beside(said)).unwrap();
     assert_eq!(status.signal(), Some(signal.as_raw()), "{status}: {text}");
     text
 }
 
-/// Starts a command, which writes to a file: the daemon may keep its streams open.
-fn begin(place: &Place, args: &[&str]) -> Child {
-    let said = fs::File::create(place.beside("said")).unwrap();
+/// Starts a command, which writes to the file `said`: the daemon may keep its streams open.
+fn begin(place: &Place, args: &[&str], said: &str) -> Child {
+    let said = fs::File::create(place.beside(said)).unwrap();
     let mut command = place.command(args);
     command
         .stdin(Stdio::piped())
@@ -102,7 +102,7 @@ fn one_signal_ends_commands_that_wait_for_a_stopped_daemon() {
         .into_iter()
         .chain(paths)
         .collect();
-    for args in [
+    let calls = [
         &["log", "v.cairn"][..],
         &["log", "m"],
         &["diff", "m", "before"],
@@ -114,13 +114,21 @@ fn one_signal_ends_commands_that_wait_for_a_stopped_daemon() {
         &["send", "v.cairn", "before"],
         &["receive", "m", "--name", "came"],
         &long,
-    ] {
-        let child = begin(&place, args);
-        wait_for_call(&child);
-        let text = end(&place, child, Signal::TERM);
-        let is_told = text.contains("interrupted") && text.contains(&advice);
-        assert!(is_told, "{}: {text}", args[0]);
-    }
+    ];
+    // Each waits a moment for an answer to the end of its call, too: all at once.
+    thread::scope(|scope| {
+        for (n, args) in calls.into_iter().enumerate() {
+            let (place, advice) = (&place, &advice);
+            scope.spawn(move || {
+                let said = format!("said{n}");
+                let child = begin(place, args, &said);
+                wait_for_call(&child);
+                let text = end(place, child, Signal::TERM, &said);
+                let is_told = text.contains("interrupted") && text.contains(advice);
+                assert!(is_told, "{}: {text}", args[0]);
+            });
+        }
+    });
     for args in [
         &["stats", "m"][..],
         &["sync", "m"],
@@ -129,14 +137,14 @@ fn one_signal_ends_commands_that_wait_for_a_stopped_daemon() {
         &["mount", "-o", "branch=trial", "v.cairn", "m2"],
     ] {
         fs::create_dir_all(place.beside("m2")).unwrap();
-        end(&place, begin(&place, args), Signal::TERM);
+        end(&place, begin(&place, args, "said"), Signal::TERM, "said");
     }
     place.fails(&["sync", "--timeout", "0.2", "m"], 1, &[&advice]);
     place.signal(Signal::CONT);
     // What was asked for is not done later.
     let left = names(&place);
     while place.has_thread("cairnfs-call") {
-        yield_now();
+        nap(20);
     }
     assert_eq!(left, ["before", "main", "trial"]);
     assert_eq!(names(&place), left);
@@ -154,21 +162,21 @@ fn command_in_a_daemon_that_is_stopped_meanwhile_leaves_nothing() {
     place.ok(&["snapshot", "m", "before"]);
     place.ok(&["send", "m", "before", "-o", "stream"]);
     let stream = fs::read(place.beside("stream")).unwrap();
-    let mut child = begin(&place, &["receive", "m", "--name", "half"]);
+    let mut child = begin(&place, &["receive", "m", "--name", "half"], "said");
     let mut input = child.stdin.take().unwrap();
     input.write_all(&stream[..stream.len() / 2]).unwrap();
     while !place.ok(&["log", "m"]).contains("unfinished") {
-        yield_now();
+        nap(50);
     }
     place.stop();
-    let text = end(&place, child, Signal::TERM);
+    let text = end(&place, child, Signal::TERM, "said");
     assert!(
         text.contains("interrupted, and the daemon does not answer"),
         "{text}"
     );
     place.signal(Signal::CONT);
     while place.ok(&["log", "m"]).contains("unfinished") {
-        yield_now();
+        nap(50);
     }
     assert_eq!(names(&place), ["before", "main"]);
     drop(input);

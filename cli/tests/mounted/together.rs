@@ -18,7 +18,7 @@ use rustix::process::Signal;
 
 use crate::branches::forked;
 use crate::life::private;
-use crate::place::{Place, able, arg, said, succeed};
+use crate::place::{Place, able, arg, nap, said, succeed};
 
 pub fn is_mounted(dir: &Path) -> bool {
     mountinfo::at(dir).unwrap().is_some()
@@ -413,7 +413,7 @@ fn signal_ends_all_mounts() {
         if busy {
             // The snapshot's grace is the default, which a second signal ends.
             while is_mounted(&place.beside("s")) {
-                thread::yield_now();
+                nap(20);
             }
             place.signal(Signal::TERM);
         }

@@ -9,7 +9,7 @@ use std::thread;
 use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
 use rustix::io::Errno;
 
-use crate::place::{Place, able_with_rings};
+use crate::place::{Place, able_with_rings, nap};
 
 #[test]
 fn stats_name_the_transport() {
@@ -96,7 +96,7 @@ fn memory_of_rings_is_given_back() {
     assert!(memory_of_rings(place.daemon_pid()) > 0);
     // Does not end if it is not given back.
     while memory_of_rings(place.daemon_pid()) > kept {
-        thread::yield_now();
+        nap(20);
     }
 }
 

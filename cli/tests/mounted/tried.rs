@@ -13,7 +13,7 @@ use std::thread;
 use cairnfs_fuse::mountinfo::{self, MountEntry};
 
 use crate::life::private_user;
-use crate::place::{MOUNT_COPIES, Place, able, arg, said, succeed};
+use crate::place::{MOUNT_COPIES, Place, able, arg, nap, said, succeed};
 use crate::together::wait_for_space;
 use crate::verbs::names;
 
@@ -317,7 +317,7 @@ fn publish_when_unused(place: &Place, volume: &str, fork: &str) {
             text.contains("mounted") || text.contains("in use"),
             "{text}"
         );
-        thread::yield_now();
+        nap(20);
     }
 }
 
@@ -355,7 +355,7 @@ fn background_program_is_named_and_keeps_what_it_writes() {
             "beside" => assert!(mounted_on(&place, how).is_some()),
             _ => {
                 while mounted_on(&place, how).is_some() {
-                    thread::yield_now();
+                    nap(20);
                 }
             }
         }
@@ -399,7 +399,7 @@ fn killed_try_leaves_the_fork_and_no_mount() {
         assert_eq!(mounted_on(&place, how), None);
         // A daemon that ends with this mount may leave the directory, which is empty.
         while how != "alone" && dir.exists() {
-            thread::yield_now();
+            nap(20);
         }
         for when in ["early", "late"] {
             let path = format!("{when}-{how}");

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::branches::forked;
-use crate::place::{Place, able, arg, said, umount};
+use crate::place::{Place, able, arg, nap, said, umount};
 
 /// What a command prints on both streams, and its exit code.
 fn outcome(output: &Output) -> (String, String, Option<i32>) {
@@ -243,7 +243,7 @@ fn interrupted_command_ends_in_the_daemon_too() {
     let half = stream.get(..stream.len() / 2).unwrap();
     child.stdin.as_mut().unwrap().write_all(half).unwrap();
     while !place.ok(&["log", "m"]).contains("unfinished") {
-        thread::yield_now();
+        nap(50);
     }
     let input = child.stdin.take();
     interrupt(&child);
@@ -298,7 +298,7 @@ fn end_of_the_daemon_ends_commands_with_words() {
     };
     let child = begin(&place);
     while !place.ok(&["log", "m"]).contains("unfinished") {
-        thread::yield_now();
+        nap(50);
     }
     place.umount();
     let said = told(child);
@@ -311,7 +311,7 @@ fn end_of_the_daemon_ends_commands_with_words() {
     place.mount("");
     let child = begin(&place);
     while !place.ok(&["log", "m"]).contains("unfinished") {
-        thread::yield_now();
+        nap(50);
     }
     place.kill();
     let said = told(child);
@@ -379,11 +379,11 @@ fn command_ends_before_the_volume_is_closed() {
     let mut input = child.stdin.take().unwrap();
     input.write_all(first).unwrap();
     while !place.ok(&["log", "m"]).contains("unfinished") {
-        thread::yield_now();
+        nap(50);
     }
     umount(&place.dir());
     while place.has_thread("cairnfs-session") {
-        thread::yield_now();
+        nap(20);
     }
     // Who comes later is told to wait, and opens the volume when it is closed.
     let mut late = spawn(&place, &["log", "v.cairn"]);

@@ -13,7 +13,7 @@ use rustix::fs::{
     AtFlags, CWD, FallocateFlags, OFlags, SeekFrom, Timespec, Timestamps, UTIME_NOW, XattrFlags,
 };
 
-use crate::place::{Place, Random, able, arg, pattern, succeed};
+use crate::place::{Place, Random, able, arg, nap, pattern, succeed};
 
 const MODES: [&str; 2] = ["write=through", "write=back"];
 
@@ -309,7 +309,7 @@ fn wait_for_interval(place: &Place) {
     // A sync that began earlier may be in progress.
     let enough = syncs(place) + 2;
     while syncs(place) < enough {
-        std::thread::yield_now();
+        nap(20);
     }
 }
 

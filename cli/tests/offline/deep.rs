@@ -8,12 +8,15 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::Command;
 
+use cairnfs_tier::size;
 use rustix::fs::{CWD, Mode, OFlags, mkdirat, openat};
 
 use crate::place::Place;
 
 /// Number of levels; their names together are longer than `PATH_MAX`.
-const DEPTH: usize = 1500;
+fn depth() -> usize {
+    size(600, 1500)
+}
 
 fn name(level: usize) -> String {
     format!("level{level}")
@@ -33,7 +36,7 @@ fn top(path: &Path) -> OwnedFd {
 fn make_deep_tree(path: &Path) {
     std::fs::create_dir(path).unwrap();
     let mut dir = top(path);
-    for level in 0..DEPTH {
+    for level in 0..depth() {
         mkdirat(&dir, name(level).as_str(), Mode::RWXU).unwrap();
         dir = enter(&dir, &name(level));
         if level % 100 == 99 {
@@ -46,7 +49,7 @@ fn make_deep_tree(path: &Path) {
 
 fn verify_deep_tree(path: &Path) {
     let mut dir = top(path);
-    for level in 0..DEPTH {
+    for level in 0..depth() {
         dir = enter(&dir, &name(level));
         if level % 100 == 99 {
             let file = openat(&dir, "zfile", OFlags::RDONLY, Mode::empty()).unwrap();

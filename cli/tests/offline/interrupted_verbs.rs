@@ -21,7 +21,7 @@ const LEN: usize = 20_000;
 /// A volume with the snapshot `a`, the branch `trial`, after which `main` went on, and the branch
 /// `flat`, after which it did not.
 fn volume() -> Place {
-    let p = Place::with_volume();
+    let p = Place::with_small_volume();
     let volume = Volume::open(p.path("v.img")).unwrap();
     let name = |n: usize| format!("f{n}");
     (0..FILES).for_each(|n| volume.write(name(n), pattern(LEN + n)).unwrap());

@@ -20,8 +20,17 @@ impl Place {
     }
 
     pub fn with_volume() -> Self {
+        Self::with_volume_of("64M")
+    }
+
+    /// As [`Self::with_volume`], with the smallest volume: for tests that copy it again and again.
+    pub fn with_small_volume() -> Self {
+        Self::with_volume_of("16M")
+    }
+
+    fn with_volume_of(size: &str) -> Self {
         let place = Self::new();
-        place.ok(&["mkfs", "-q", "--size", "64M", "v.img"]);
+        place.ok(&["mkfs", "-q", "--size", size, "v.img"]);
         place
     }
 

@@ -35,7 +35,7 @@ fn superblocks(image: &[u8]) -> Vec<Superblock> {
 }
 
 fn with_files(count: usize) -> Place {
-    let p = Place::with_volume();
+    let p = Place::with_small_volume();
     fs::create_dir_all(p.path("in/dir")).unwrap();
     for n in 0..count {
         fs::write(p.path(&format!("in/dir/file-{n:04}")), format!("{n}")).unwrap();

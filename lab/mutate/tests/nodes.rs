@@ -176,7 +176,7 @@ fn what_can_be_read_is_removed_beside_any_damaged_leaf() {
     let base = &*BASE;
     let entries = entries(base);
     let all = leaves(base);
-    for (n, (node, items)) in all.iter().enumerate().filter(|(n, _)| n % 7 == 3) {
+    for (n, (node, items)) in all.iter().enumerate().filter(|(n, _)| n % size(14, 7) == 3) {
         let root = |item: &&ItemAt| item.key == Key::inode(1);
         if items.iter().any(|item| root(&item)) {
             continue;
@@ -343,7 +343,7 @@ fn removal_leaves_the_rest_and_a_sound_volume() {
         .filter(|item| item.key.kind == Kind::DirIndex)
         .map(|item| ((item.key.object, item.key.offset), item.node))
         .collect();
-    for seed in 0..size(10, 40) {
+    for seed in 0..size(6, 40) {
         let mut random = Random::new(seed);
         let count = 1 + random.below(3);
         let mut damage: BTreeSet<u64> = (0..count).map(|_| *random.pick(&nodes)).collect();
@@ -396,7 +396,7 @@ fn removal_leaves_sound_volumes_of_every_kind() {
         let nodes = nodes.filter(|(_, links)| !links.contains(&Link::Superblock));
         let nodes: Vec<u64> = nodes.map(|(node, _)| *node).collect();
         let mut sound = 0;
-        for seed in 0..size(120, 480) {
+        for seed in 0..size(60, 480) {
             let mut random = Random::new(seed);
             let mut image = base.image.clone();
             let damage: BTreeSet<u64> = (0..2).map(|_| *random.pick(&nodes)).collect();

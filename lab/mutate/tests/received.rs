@@ -15,7 +15,7 @@ use crate::memory;
 
 /// Number of streams in the short tier, and in the deep one, unless `CAIRNFS_MUTATIONS` sets
 /// another.
-const COUNT: [u64; 2] = [600, 6000];
+const COUNT: [u64; 2] = [300, 6000];
 /// Maximum memory in bytes that the volume and its device may use at once.
 const MOST_MEMORY: usize = 24 << 20;
 

@@ -36,8 +36,6 @@ type Named = BTreeMap<String, Seen>;
 
 /// One of this many states has its recovery interrupted.
 const INTERRUPTED: u64 = 8;
-/// Maximum number of states that a check tries of one history.
-const STATES: u64 = 400;
 /// Number of states tried of each interrupted recovery.
 const WITHIN: usize = 6;
 
@@ -171,16 +169,16 @@ impl Driver<'_> {
 }
 
 /// Records a history on a new volume, without and with memory pressure, each with a front end of its
-/// own, and tries the states that a power cut may leave.
+/// own, and tries about `most` of the states that a power cut may leave.
 ///
 /// # Errors
 /// A step fails, there are too few states, or one of them breaks the contract.
-pub fn check<M: Mounted + Default>(steps: &str) -> Result<(), String> {
+pub fn check<M: Mounted + Default>(steps: &str, most: u64) -> Result<(), String> {
     let mut failures = Vec::new();
     for options in [options(2), pressed(6)] {
         let start = fresh_volume(VOLUME_SIZE).map_err(|e| e.to_string())?;
         let history = History::record_mounted(start, &options, steps, &mut M::default())?;
-        let tally = history.explore(STATES);
+        let tally = history.explore(most);
         if tally.states <= 20 {
             return Err(format!("{steps}: only {} states", tally.states));
         }

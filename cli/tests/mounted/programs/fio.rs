@@ -2,6 +2,8 @@
 
 use std::process::Command;
 
+use cairnfs_tier::size;
+
 use crate::place::{Place, able, arg, succeed};
 
 /// Runs one fio job that verifies all its writes, in both write modes.
@@ -15,7 +17,7 @@ fn fio(name: &str, options: &[&str]) {
         command.current_dir(place.beside("")).args(options).args([
             &format!("--directory={}", arg(&place.dir())),
             &format!("--name={name}"),
-            "--size=32m",
+            size::<&str>("--size=8m", "--size=32m"),
             "--verify=crc32c",
             "--verify_fatal=1",
             "--do_verify=1",

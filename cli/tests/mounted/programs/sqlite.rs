@@ -6,14 +6,17 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread;
 
+use cairnfs_tier::size;
+
 use crate::kill_load::{Database, Load};
 use crate::place::{Place, Random, able, succeed};
 
-/// Two thousand transactions in journal mode `mode`, then two concurrent processes.
+/// Two transactions for each of many rows in journal mode `mode`, then two concurrent processes.
 fn sqlite(mode: &str) {
     if !able(&["sqlite3"]) {
         return;
     }
+    let (rows, beside) = (size(200, 1000), size(50, 200));
     let mut place = Place::mounted("1G", "");
     let db = place.at("db");
     let run = |sql: &str| succeed(Command::new("sqlite3").arg("-bail").arg(&db).arg(sql));
@@ -23,26 +26,27 @@ fn sqlite(mode: &str) {
     );
     assert_eq!(run(&begin).trim(), mode);
     let insert = "INSERT INTO t(who, x) VALUES('a', randomblob(300));";
-    let change = "UPDATE t SET x = randomblob(900) WHERE n = abs(random()) % 1000;";
+    let change = format!("UPDATE t SET x = randomblob(900) WHERE n = abs(random()) % {rows};");
     run(&format!(
         "PRAGMA synchronous=FULL;{}",
-        format!("{insert}{change}").repeat(1000)
+        format!("{insert}{change}").repeat(rows)
     ));
     thread::scope(|scope| {
         for who in ["b", "c"] {
             let insert = insert
                 .replace('a', who)
                 .replace(&format!("r{who}ndom"), "random");
-            let sql = format!("PRAGMA busy_timeout=60000;{}", insert.repeat(200));
+            let sql = format!("PRAGMA busy_timeout=60000;{}", insert.repeat(beside));
             scope.spawn(move || run(&sql));
         }
     });
     let ask = "PRAGMA integrity_check; SELECT who, count(*) FROM t GROUP BY who;";
-    assert_eq!(run(ask), "ok\na|1000\nb|200\nc|200\n");
+    let all = format!("ok\na|{rows}\nb|{beside}\nc|{beside}\n");
+    assert_eq!(run(ask), all);
     place.remount("");
-    assert_eq!(run(ask), "ok\na|1000\nb|200\nc|200\n");
+    assert_eq!(run(ask), all);
     run("VACUUM;");
-    assert_eq!(run(ask), "ok\na|1000\nb|200\nc|200\n");
+    assert_eq!(run(ask), all);
     place.finish();
 }
 
@@ -88,7 +92,7 @@ fn sqlite_recovers_from_kills() {
     for (mode, may_lose) in [("wal", 0), ("truncate", 0), ("persist", 0), ("delete", 1)] {
         let dir = place.at(mode);
         std::fs::create_dir(&dir).unwrap();
-        for round in 0..6 {
+        for round in 0..size(3, 6) {
             let mut database = Database::new((dir.clone(), Random(1)), mode);
             for _ in 0..random.below(60) {
                 database.step().unwrap();

@@ -262,7 +262,7 @@ fn random_sequences_are_those_of_another_file_system() {
     mount(c"tmpfs", &other, c"tmpfs", MountFlags::empty(), None).unwrap();
     // The sequences drop what the machine has cached of names.
     let _caches = may_drop_caches();
-    let done = (1..=cairnfs_tier::size(4, 100)).try_for_each(|seed| {
+    let done = (1..=cairnfs_tier::size(2, 100)).try_for_each(|seed| {
         let script = [place.beside("sequences.py"), place.beside("worker.py")];
         let (seed, dir) = (seed.to_string(), place.dir());
         let words = [
@@ -331,7 +331,7 @@ fn what_the_kernel_has_cached_is_what_a_crowd_of_programs_has_left() {
     }
     let mut place = begun("256M", "");
     let script = place.beside("crowd.py");
-    for round in 0..cairnfs_tier::size(3, 30) {
+    for round in 0..cairnfs_tier::size(2, 30) {
         let programs: Vec<_> = (0..5)
             .map(|number| {
                 let seed = (round * 10 + number).to_string();

@@ -25,7 +25,7 @@ use cairnfs_tier::size_from;
 use crate::memory;
 
 /// Number of mutations in a run: in the short tier, and in the deep one.
-const COUNT: [u64; 2] = [1600, 9600];
+const COUNT: [u64; 2] = [800, 9600];
 /// The base that each round of all classes damages: the empty base has little to damage.
 const BASES: [usize; 7] = [1, 2, 3, 4, 1, 2, 0];
 /// Maximum memory in bytes that one volume may use at once.

@@ -10,9 +10,9 @@ use cairnfs_tier::size;
 use crate::support::try_all;
 
 /// One of this many sequences of three steps is tried: in the short tier, and in the deep one.
-const SHARE: [u64; 2] = [1009, 127];
+const SHARE: [u64; 2] = [3001, 127];
 /// The same of two steps.
-const SHARE_OF_TWO: [u64; 2] = [12, 1];
+const SHARE_OF_TWO: [u64; 2] = [37, 1];
 
 fn sequences(length: u32, share: u64, interval: u64) {
     let bounded = Bounded::new(length);

@@ -5,6 +5,7 @@ use cairnfs::fs::{Options, Pressure};
 use cairnfs_sim::explore::Depth;
 use cairnfs_sim::record::{VOLUME_SIZE, fresh_volume, options, pressed};
 use cairnfs_sim::workload::{random_steps, record_as, steps};
+use cairnfs_tier::size;
 
 use crate::support::{THOROUGH, try_each, try_recording};
 
@@ -57,7 +58,7 @@ fn names_moved_between_merge_steps() {
 
 #[test]
 fn workloads_with_merges_in_steps() {
-    try_each("workloads, merges in steps", 40, &DEPTH, &|i| {
+    try_each("workloads, merges in steps", size(20, 40), &DEPTH, &|i| {
         let steps = random_steps(7000 + i as u64, 30 + 20 * (i % 4));
         let start = fresh_volume(VOLUME_SIZE).unwrap();
         (

@@ -20,10 +20,10 @@ pub const THOROUGH: Depth = Depth {
 /// are most of the states, because those that follow are interrupted as well.
 fn chosen(depth: &Depth) -> Depth {
     Depth {
-        states: size(depth.states.div_ceil(3), depth.states.saturating_mul(2)),
-        interrupted: size(depth.interrupted * 3, depth.interrupted.div_ceil(3)),
+        states: size(depth.states.div_ceil(6), depth.states.saturating_mul(2)),
+        interrupted: size(depth.interrupted * 6, depth.interrupted.div_ceil(3)),
         within: size(depth.within, depth.within * 2),
-        used: size(depth.used * 2, depth.used),
+        used: size(depth.used * 4, depth.used),
     }
 }
 

@@ -58,7 +58,7 @@ fn make_durable(fs: &FileSystem, ino: u64, file: u64) {
 
 fn work(fs: &FileSystem, disk: &SimDisk, thread: u64, promised: &Mutex<Vec<Promised>>) {
     let creds = Creds::default();
-    for file in 0..FILES {
+    for file in 0..size(FILES / 2, FILES) {
         let name = format!("{thread}.{file}");
         let ino = fs.mknod(ROOT, name.as_bytes(), 0o100_644, 0, creds);
         let ino = ino.unwrap().ino;

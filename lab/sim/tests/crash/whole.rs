@@ -8,7 +8,7 @@ use cairnfs_sim::whole::{History, Unmounted, check};
 use cairnfs_tier::size;
 
 fn tried(text: &str) {
-    check::<Unmounted>(text).unwrap();
+    check::<Unmounted>(text, size(150, 400)).unwrap();
 }
 
 #[test]
@@ -163,7 +163,7 @@ fn random_history(seed: u64) -> String {
 #[test]
 fn random_histories_of_roots() {
     let (mut failures, mut states, mut merged) = (0, 0, 0);
-    for seed in 0..size(6, 20) {
+    for seed in 0..size(4, 20) {
         let text = random_history(seed);
         let start = fresh_volume(VOLUME_SIZE).unwrap();
         let history = History::record(start, &pressed(seed), &text);

@@ -107,7 +107,7 @@ fn power_cut_while_removing_small_files_leaks_no_space() {
             }
         };
         let depth = Depth {
-            states: 16,
+            states: cairnfs_tier::size(6, 16),
             interrupted: 8,
             within: 2,
             used: 8,

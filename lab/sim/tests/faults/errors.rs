@@ -184,8 +184,8 @@ fn failed_write_or_flush_stops_volume_at_every_call() {
 #[test]
 fn failed_call_during_long_truncation_stops_volume() {
     let mut count = Count::default();
-    every_call(&long_truncations(), Kind::Write, size(5, 1), &mut count);
-    every_call(&long_truncations(), Kind::Flush, 1, &mut count);
+    every_call(&long_truncations(), Kind::Write, size(10, 1), &mut count);
+    every_call(&long_truncations(), Kind::Flush, size(2, 1), &mut count);
     count.print("long truncations");
 }
 

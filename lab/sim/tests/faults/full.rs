@@ -17,6 +17,7 @@ use cairnfs_sim::image::Image;
 use cairnfs_sim::record::{Recording, fresh_volume, options};
 use cairnfs_sim::tree::{ROOT, Tree};
 use cairnfs_sim::workload::{after, steps};
+use cairnfs_tier::size;
 
 use crate::support::{Count, Told, difference, reopen, sound};
 
@@ -338,7 +339,7 @@ fn power_cut_on_full_volume_loses_nothing() {
         })
         .unwrap();
         let depth = Depth {
-            states: 12,
+            states: size(6, 12),
             interrupted: 8,
             within: 2,
             used: 0,

@@ -24,9 +24,9 @@ use crate::support::{
 };
 
 /// Number of moments of a run at which the power fails, not counting those while the waiting data
-/// is written, and number of states tried at each.
+/// is written, and number of states tried at each in each tier.
 const MOMENTS: usize = 4;
-const STATES: usize = 5;
+const STATES: [usize; 2] = [2, 5];
 
 /// Steps to run once there is space again.
 const AFTERWARDS: &str = "
@@ -178,7 +178,7 @@ fn crash(recording: &Recording, moments: impl Iterator<Item = usize>) -> u64 {
     for at in moments {
         cursor.step_to(at);
         let choices = cursor.choices(true);
-        let step = choices.len().div_ceil(STATES).max(1);
+        let step = choices.len().div_ceil(size(STATES[0], STATES[1])).max(1);
         for fates in choices.iter().step_by(step) {
             let image = cursor.image(fates);
             let result = verdict(recording, &image, recording.moment(at));
@@ -233,7 +233,7 @@ fn full_host_does_not_stop_volume_at_any_write() {
 
 #[test]
 fn full_host_does_not_stop_volume_in_long_truncations() {
-    every_write(&long_truncations(), &options(4), size(30, 10));
+    every_write(&long_truncations(), &options(4), size(60, 10));
 }
 
 #[test]

@@ -17,11 +17,12 @@ use cairnfs_sim::record::{Recording, fresh_volume, options};
 use cairnfs_sim::states::Cursor;
 use cairnfs_sim::tree::Tree;
 use cairnfs_sim::workload::record;
+use cairnfs_tier::size;
 
 use crate::support::{Count, Told, Workload, every_step, long_truncations, random, seeds, verdict};
 
-/// Number of events of a recording at which the power fails.
-const PLACES: usize = 4;
+/// Number of events of a recording at which the power fails, in each tier.
+const PLACES: [usize; 2] = [2, 4];
 /// Number of states tried of each failed recovery.
 const STATES: usize = 2;
 
@@ -137,8 +138,9 @@ fn failed_open_loses_nothing() {
         let told = Told::new(name);
         let recording = record(start, &steps).unwrap();
         let end = recording.events().len();
-        for place in 1..=PLACES {
-            let event = end * place / PLACES;
+        let places = size(PLACES[0], PLACES[1]);
+        for place in 1..=places {
+            let event = end * place / places;
             let mut cursor = recording.cursor();
             cursor.step_to(event);
             let choices = cursor.choices(true);

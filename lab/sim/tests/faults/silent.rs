@@ -252,11 +252,11 @@ fn all(work: &Workload, lies: &[(Kind, Fault)], step: usize, count: &mut Count) 
 #[test]
 fn silent_disk_fault_never_returns_wrong_data() {
     let mut count = Count::default();
-    all(&every_step(), &LIES, size(3, 1), &mut count);
-    all(&long_truncations(), &LIES, size(7, 2), &mut count);
+    all(&every_step(), &LIES, size(5, 1), &mut count);
+    all(&long_truncations(), &LIES, size(15, 2), &mut count);
     for seed in seeds(1, 2) {
-        all(&random(seed, 120), &LIES, size(11, 5), &mut count);
-        all(&used(seed), &LIES[..1], size(5, 1), &mut count);
+        all(&random(seed, 120), &LIES, size(17, 5), &mut count);
+        all(&used(seed), &LIES[..1], size(9, 1), &mut count);
     }
     count.print("lies");
 }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use cairnfs::fs::FileSystem;
 use cairnfs::{PublishOptions, Volume};
 use cairnfs_sim::whole::{Mounted, check};
+use cairnfs_tier::size;
 
 use super::front::Front;
 
@@ -44,7 +45,7 @@ impl Mounted for Mount {
 }
 
 fn tried(text: &str) {
-    check::<Mount>(text).unwrap();
+    check::<Mount>(text, size(150, 400)).unwrap();
 }
 
 #[test]
