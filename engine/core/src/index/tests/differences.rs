@@ -10,6 +10,7 @@ use crate::index::{Difference, Index, Limits, OldOnly, Tree};
 use cairnfs_disk::error::Error;
 use cairnfs_disk::format::key::{Key, Kind};
 use cairnfs_disk::format::node::MAX_HEIGHT;
+use cairnfs_tier::size;
 
 /// All differences, and the number of nodes read.
 fn walk(index: &Index, old: &Tree, new: &Tree) -> (Vec<Difference>, u64) {
@@ -103,7 +104,7 @@ fn range() -> impl Strategy<Value = Option<(usize, usize)>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(40))]
+    #![proptest_config(ProptestConfig::with_cases(size(15, 40)))]
     #[test]
     fn differences_agree_with_two_scans(
         rounds in proptest::collection::vec((edits(), range()), 1..7),

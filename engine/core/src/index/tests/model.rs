@@ -6,6 +6,7 @@ use crate::index::testing::{Bench, Changes, scan};
 use cairnfs_disk::format::NODE_SIZE;
 use cairnfs_disk::format::key::{Key, Kind};
 use cairnfs_disk::format::node::MAX_CELL_VALUE;
+use cairnfs_tier::size;
 
 pub fn any_key() -> impl Strategy<Value = Key> {
     let clustered = (0u64..40, 0u64..60);
@@ -64,7 +65,7 @@ fn check_from_last(bench: &Bench, limits: &[Key], upto: &Key) -> Result<(), Test
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(60))]
+    #![proptest_config(ProptestConfig::with_cases(size(20, 60)))]
     #[test]
     fn tree_agrees_with_map(
         batches in proptest::collection::vec(batch(), 1..8),

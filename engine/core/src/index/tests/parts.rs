@@ -10,6 +10,7 @@ use crate::index::testing::{Bench, Changes, Memory, check_joins, fill, key, numb
 use crate::index::{Bounds, Edits, Part};
 use cairnfs_disk::error::Error;
 use cairnfs_disk::format::key::Key;
+use cairnfs_tier::size;
 
 /// A batch, and the objects at which its parts begin.
 fn batch() -> impl Strategy<Value = (Changes, BTreeSet<u64>)> {
@@ -65,7 +66,7 @@ fn clusters() -> impl Strategy<Value = Changes> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(60))]
+    #![proptest_config(ProptestConfig::with_cases(size(20, 60)))]
     #[test]
     fn single_part_makes_the_nodes_of_one_pass(
         batches in proptest::collection::vec(clusters(), 1..6),

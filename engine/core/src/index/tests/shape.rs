@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use crate::index::testing::{Bench, Changes, check_joins, fill, key, numbered};
 use cairnfs_disk::format::NODE_SIZE;
 use cairnfs_disk::format::key::Key;
+use cairnfs_tier::size;
 
 #[test]
 fn ascending_inserts_fill_the_nodes() {
@@ -195,7 +196,7 @@ fn high_trees_grow_and_shrink_at_all_levels() {
     let mut numbers = Numbers(1);
     bench.put((0..20_000).map(|i| (key(i), vec![1; 3000])));
     assert_eq!(bench.tree.height, 3);
-    for round in 0..24 {
+    for round in 0..size(8, 24) {
         let mut changes = Changes::new();
         for _ in 0..4 {
             let (start, len) = (numbers.below(20_000), numbers.below(3000));

@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use cairnfs_tier::size;
 use proptest::prelude::*;
 
 use super::*;
@@ -361,7 +362,7 @@ impl World {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(3000))]
+    #![proptest_config(ProptestConfig::with_cases(size(1000, 3000)))]
 
     #[test]
     fn roots_part_where_they_did(steps in steps()) {
