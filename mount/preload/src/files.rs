@@ -21,6 +21,7 @@ use rustix::thread::sched_yield;
 use crate::mounts::Text;
 use crate::raw::{fail, system_call};
 use crate::session;
+use crate::worth;
 
 /// Descriptors with larger numbers are never placeholders.
 pub const MOST: usize = 1 << 14;
@@ -231,6 +232,7 @@ fn all_of(file: File) -> impl Iterator<Item = (i32, &'static AtomicU64)> {
 /// A descriptor is about to be closed: it is a placeholder no more. Returns its file.
 pub fn close(fd: i32) -> Option<File> {
     let (at, entry) = entry(fd)?;
+    worth::FILES.note(true);
     remove(at, entry).then(|| File::of(entry))
 }
 
@@ -252,6 +254,7 @@ pub fn swap(fd: i32) -> Result<(), i32> {
             DIRS_LEFT.fetch_add(1, Ordering::Relaxed);
             replace_dir(fd, file)
         } else {
+            worth::FILES.note(false);
             replace(fd, file)
         };
         match swapped {

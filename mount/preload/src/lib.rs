@@ -37,6 +37,7 @@ mod raw;
 mod session;
 mod times;
 mod umask;
+mod worth;
 
 extern "C" fn begin() {
     names::find();

@@ -13,7 +13,7 @@ use crate::next::functions;
 use crate::raw::fail;
 use crate::session::{self, Not, Session};
 use crate::times::{id, time_words, timeval_words};
-use crate::{counters, limits, umask};
+use crate::{counters, limits, umask, worth};
 
 /// Flags of open(2) with which a new file is made by the daemon; with others it is made by the kernel.
 const SERVED: c_int = libc::O_ACCMODE
@@ -169,7 +169,9 @@ fn ask(at: &Resolved<'_>, op: Op, args: [u64; 4], other: &[u8]) -> Option<c_int>
         text: at.rest,
         other,
     };
-    match at.session.call(&request) {
+    let done = at.session.call(&request);
+    worth::NAMES.note(done != Err(Not::Mine));
+    match done {
         Ok(_) => Some(0),
         Err(Not::Mine) => None,
         Err(Not::Failed(errno)) => Some(fail(errno)),
@@ -177,8 +179,13 @@ fn ask(at: &Resolved<'_>, op: Op, args: [u64; 4], other: &[u8]) -> Option<c_int>
 }
 
 fn by_path(dir: c_int, path: *const c_char, op: Op, args: [u64; 4]) -> Option<c_int> {
-    let done = resolve(dir, path).and_then(|at| ask(&at, op, args, &[]));
-    or_kernel(dir, done)
+    let at = if asks(dir) { resolve(dir, path) } else { None };
+    or_kernel(dir, at.and_then(|at| ask(&at, op, args, &[])))
+}
+
+/// Whether to ask the daemon for a path. One in an open directory of the daemon always is.
+fn asks(dir: c_int) -> bool {
+    files::dir(dir).is_some() || worth::NAMES.asks()
 }
 
 /// What is not done is the kernel's, and needs a directory of the kernel.
@@ -199,12 +206,14 @@ fn open_at(dir: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> Optio
 
 /// Opens a directory that the program may be about to list.
 fn open_dir(dir: c_int, path: *const c_char, flags: c_int) -> Option<c_int> {
-    if flags & !SERVED_DIR != 0 || !files::serves_dirs() {
+    if flags & !SERVED_DIR != 0 || !files::serves_dirs() || !asks(dir) {
         return None;
     }
     let at = resolve(dir, path)?;
     let placeholder = door(&at, flags)?;
-    opened(&at, placeholder, Op::OpenDir, [0; 4], flags)
+    let opened = opened(&at, placeholder, Op::OpenDir, [0; 4], flags);
+    worth::NAMES.note(opened.is_some());
+    opened
 }
 
 /// Has the daemon open something, and makes its placeholder.
@@ -234,7 +243,7 @@ fn opened(
 
 /// Makes a file, and a placeholder for it.
 fn create(dir: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> Option<c_int> {
-    if flags & libc::O_CREAT == 0 || flags & !SERVED != 0 {
+    if flags & libc::O_CREAT == 0 || flags & !SERVED != 0 || !worth::FILES.asks() {
         return None;
     }
     let at = resolve(dir, path)?;
@@ -249,7 +258,11 @@ fn create(dir: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> Option
     };
     let umask = umask::get().into();
     let args = [flags as u64, mode.into(), umask, 0];
-    opened(&at, placeholder, Op::Create, args, flags)
+    let opened = opened(&at, placeholder, Op::Create, args, flags);
+    if opened.is_none() {
+        worth::FILES.note(false);
+    }
+    opened
 }
 
 /// A descriptor of the root of a mount that nothing can be done with.
