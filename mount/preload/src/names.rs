@@ -179,6 +179,7 @@ fn ask(at: &Resolved<'_>, op: Op, args: [u64; 4], other: &[u8]) -> Option<c_int>
 }
 
 fn by_path(dir: c_int, path: *const c_char, op: Op, args: [u64; 4]) -> Option<c_int> {
+    may_lead_here(path);
     let at = if asks(dir) { resolve(dir, path) } else { None };
     or_kernel(dir, at.and_then(|at| ask(&at, op, args, &[])))
 }
@@ -389,10 +390,10 @@ functions! {
         open_at(dir, path, flags, mode)
     }
     fn creat(path: *const c_char, mode: mode_t) -> c_int {
-        create(HERE, path, NEW, mode)
+        open_at(HERE, path, NEW, mode)
     }
     fn creat64(path: *const c_char, mode: mode_t) -> c_int {
-        create(HERE, path, NEW, mode)
+        open_at(HERE, path, NEW, mode)
     }
     fn __open_2(path: *const c_char, flags: c_int) -> c_int {
         open_at(HERE, path, flags, 0)

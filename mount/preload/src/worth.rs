@@ -37,7 +37,8 @@ impl Worth {
     pub fn asks(&self) -> bool {
         let left = self.skipped.load(Ordering::Relaxed);
         // Threads that count at once only ask sooner.
-        self.skipped.store(left.saturating_sub(1), Ordering::Relaxed);
+        self.skipped
+            .store(left.saturating_sub(1), Ordering::Relaxed);
         if left > 0 {
             counters::left(Why::Known);
         }
