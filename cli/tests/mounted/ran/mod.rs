@@ -67,7 +67,7 @@ fn history(place: &Place, name: &str, more: &[&str]) {
 
 /// Lets one of those in a script happen.
 fn history_of(place: &Place, script: &str, name: &str, more: &[&str]) {
-    let script = place.beside(&format!("{script}.py"));
+    let script = place.beside(format!("{script}.py"));
     let words = [&["python3", arg(&script), name], more].concat();
     succeed(&mut run(place, &words));
 }
