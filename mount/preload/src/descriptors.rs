@@ -10,9 +10,8 @@ use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
 
 use crate::files::{self, File};
 use crate::life;
-use crate::names::LARGEFILE;
 use crate::next::functions;
-use crate::raw::fail;
+use crate::raw::{LARGEFILE, fail};
 use crate::session::{self, Not};
 use crate::times::{id, time_words, timeval_words};
 
@@ -237,19 +236,7 @@ fn close_one(fd: c_int) -> Option<c_int> {
     if session::is_own(fd) {
         return Some(fail(libc::EBADF));
     }
-    close_placeholder(fd)
-}
-
-/// Closes a descriptor if it is a placeholder.
-pub fn close_placeholder(fd: c_int) -> Option<c_int> {
-    if files::is_empty() {
-        return None;
-    }
-    let file = files::close(fd)?;
-    // SAFETY: the program closes its descriptor.
-    unsafe { rustix::io::close(fd) };
-    files::tell_closed(file);
-    Some(0)
+    files::close_placeholder(fd)
 }
 
 /// Makes another descriptor of a directory. `None`: the kernel does.
@@ -273,7 +260,7 @@ fn another(fd: c_int, least: c_int, closes: bool) -> Option<c_int> {
     // The program may have closed the other one meanwhile.
     let new = made.into_raw_fd();
     (files::get(fd) == Some(file)).then_some(new).or_else(|| {
-        close_placeholder(new);
+        files::close_placeholder(new);
         None
     })
 }

@@ -20,7 +20,6 @@ use rustix::fd::BorrowedFd;
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::thread::sched_yield;
 
-use crate::descriptors::close_placeholder;
 use crate::files::{self, File};
 use crate::next::functions;
 use crate::raw::fail;
@@ -268,7 +267,7 @@ fn close(dir: *mut DIR) -> Option<c_int> {
         return Some(call_next!(closedir(*mut DIR: real) -> c_int, else fail(libc::ENOSYS)));
     }
     // SAFETY: the descriptor of the listing, which the program closes, or has closed.
-    close_placeholder(fd).or_else(|| Some(unsafe { libc::close(fd) }))
+    files::close_placeholder(fd).or_else(|| Some(unsafe { libc::close(fd) }))
 }
 
 fn open(fd: c_int) -> Option<*mut DIR> {

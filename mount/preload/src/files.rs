@@ -204,7 +204,7 @@ pub fn appends(fd: i32) -> bool {
 }
 
 /// The daemon closes a file, unless another placeholder has it.
-pub fn tell_closed(file: File) {
+fn tell_closed(file: File) {
     if all_of(file).next().is_some() {
         return;
     }
@@ -230,10 +230,22 @@ fn all_of(file: File) -> impl Iterator<Item = (i32, &'static AtomicU64)> {
 }
 
 /// A descriptor is about to be closed: it is a placeholder no more. Returns its file.
-pub fn close(fd: i32) -> Option<File> {
+fn close(fd: i32) -> Option<File> {
     let (at, entry) = entry(fd)?;
     worth::FILES.note(true);
     remove(at, entry).then(|| File::of(entry))
+}
+
+/// Closes a descriptor if it is a placeholder.
+pub fn close_placeholder(fd: i32) -> Option<i32> {
+    if is_empty() {
+        return None;
+    }
+    let file = close(fd)?;
+    // SAFETY: the program closes its descriptor.
+    unsafe { rustix::io::close(fd) };
+    tell_closed(file);
+    Some(0)
 }
 
 /// Puts a descriptor of the kernel in the place of a placeholder.
@@ -359,7 +371,7 @@ fn replace_dir(fd: i32, file: File) -> Result<(), Errno> {
         let mut last = Errno::NOENT;
         for _ in 0..ATTEMPTS {
             let mut path = Text::<4096>::new();
-            let (ino, offset) = session::locate(file, &mut path)?;
+            let (ino, offset) = session::locate(file.mount, file.number, &mut path)?;
             match openat(CWD, path.c_str(), flags, Mode::empty()) {
                 Ok(real) if session::is_at(file.mount, &real, ino) => {
                     seek(&real, SeekFrom::Start(offset))?;

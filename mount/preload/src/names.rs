@@ -10,7 +10,7 @@ use rustix::fs::{self, CWD, Mode, OFlags};
 use crate::files::{self, File};
 use crate::mounts::{self, Mount, Seen, Text};
 use crate::next::functions;
-use crate::raw::fail;
+use crate::raw::{LARGEFILE, fail};
 use crate::session::{self, Not, Session};
 use crate::times::{id, time_words, timeval_words};
 use crate::{counters, limits, umask, worth};
@@ -27,12 +27,6 @@ const SERVED: c_int = libc::O_ACCMODE
     | libc::O_NOCTTY
     | libc::O_NOATIME
     | LARGEFILE;
-
-/// `O_LARGEFILE` of the kernel, which is 0 in libc.
-#[cfg(target_arch = "x86_64")]
-pub const LARGEFILE: c_int = 0o100_000;
-#[cfg(target_arch = "aarch64")]
-pub const LARGEFILE: c_int = 0o400_000;
 
 /// Flags with which a directory is opened by the daemon.
 const SERVED_DIR: c_int = libc::O_DIRECTORY

@@ -2,6 +2,12 @@
 
 use std::ffi::c_int;
 
+/// `O_LARGEFILE` of the kernel, which is 0 in libc.
+#[cfg(target_arch = "x86_64")]
+pub const LARGEFILE: c_int = 0o100_000;
+#[cfg(target_arch = "aarch64")]
+pub const LARGEFILE: c_int = 0o400_000;
+
 /// Sets `errno` and returns -1, as a function of libc that fails.
 pub fn fail(errno: c_int) -> c_int {
     // SAFETY: libc gives each thread a place for it.

@@ -31,7 +31,6 @@ use rustix::net::{
 use rustix::process::{Resource, getpid, getrlimit};
 
 use crate::counters;
-use crate::files::File;
 use crate::mounts::{self, MOST, Mount, Seen, Text};
 
 const NONE: u32 = 0;
@@ -515,13 +514,14 @@ pub fn call(number: usize, op: Op, args: [u64; 5], text: &[u8]) -> Result<[u64; 
     })
 }
 
-/// The path of an open directory, its inode and its offset.
-pub fn locate(file: File, to: &mut Text<4096>) -> Result<(u64, u64), Errno> {
-    let session = get(file.mount).ok_or(Errno::NOTCONN)?;
-    let (_, mount) = mounts::all().nth(file.mount).ok_or(Errno::NOTCONN)?;
+/// The path of an open directory, its inode and its offset, by the number of its mount and its own.
+pub fn locate(at: usize, dir: u64, to: &mut Text<4096>) -> Result<(u64, u64), Errno> {
+    let session = get(at).ok_or(Errno::NOTCONN)?;
+    let found = mounts::all().find(|(number, _)| *number == at);
+    let (_, mount) = found.ok_or(Errno::NOTCONN)?;
     let request = Request {
         op: Op::Locate,
-        args: [file.number, 0, 0, 0, 0],
+        args: [dir, 0, 0, 0, 0],
         text: &[],
         other: &[],
     };
