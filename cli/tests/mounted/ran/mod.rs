@@ -95,7 +95,7 @@ histories! {
 
 histories! {
     reached: links_of_process by_process descriptor_paths executed streams
-    closed_listing no_clone no_socket
+    closed_listing removed no_clone no_socket
 }
 
 #[test]

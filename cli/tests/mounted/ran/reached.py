@@ -133,6 +133,33 @@ def closed_listing():
     assert libc.closedir(listing) == -1 and ctypes.get_errno() == errno.EBADF
 
 
+def removed():
+    """A directory that is removed while it is open is still one, without entries."""
+    top = os.getcwd()
+    for by_kernel in (False, True):
+        os.mkdir("d")
+        fd = os.open("d", os.O_RDONLY | os.O_DIRECTORY)
+        other = os.dup(fd)
+        assert real_flags(fd) & os.O_PATH
+        raw("rmdir d") if by_kernel else os.rmdir("d")
+        inode = os.fstat(fd).st_ino
+        assert os.listdir(fd) == []
+        os.fchdir(fd)
+        assert not real_flags(fd) & os.O_PATH and not real_flags(other) & os.O_PATH
+        for seen in (os.stat("."), os.fstat(fd), os.fstat(other)):
+            assert (seen.st_ino, seen.st_nlink) == (inode, 0), seen
+        assert os.listdir(".") == [] and os.listdir(other) == []
+        for call in (lambda: os.mkdir("x"), lambda: os.open("x", NEW)):
+            try:
+                call()
+                raise AssertionError("made")
+            except FileNotFoundError:
+                pass
+        os.chdir(top)
+        os.close(fd)
+        os.close(other)
+
+
 def no_clone():
     """What cannot be cloned is refused as by the kernel."""
     FICLONE = ctypes.c_ulong(0x40049409)

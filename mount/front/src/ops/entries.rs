@@ -263,6 +263,9 @@ impl Ops {
         let _held = self.trees.hold_references();
         self.dirs.listed(dir);
         let dir = self.trees.place(dir)?.of_mounted()?;
+        if is_removed(&dir.fs, dir.ino) {
+            return Ok(());
+        }
         Ok(dir.fs.readdir(dir.ino, cookie, &mut |entry| {
             let ino = self.trees.known(entry.ino);
             each(EntryRef { ino, ..entry })
@@ -282,6 +285,9 @@ impl Ops {
         let node = dir;
         self.dirs.listed(node);
         let dir = self.trees.place(node)?.of_mounted()?;
+        if is_removed(&dir.fs, dir.ino) {
+            return Ok(());
+        }
         let (mut sent, mut left_out) = (0, None);
         let listed = dir.fs.readdir_plus(dir.ino, cookie, &mut |entry, attr| {
             let Some(attr) = attr else {
@@ -316,6 +322,12 @@ impl Ops {
 /// Whether an inode exists and has a name.
 pub(super) fn has_name(fs: &FileSystem, ino: u64) -> bool {
     fs.getattr(ino).is_ok_and(|attr| attr.nlink > 0)
+}
+
+/// Whether an inode has no name any more. A directory without one has no entries: of one that it has removed
+/// itself, the kernel does not ask.
+pub(super) fn is_removed(fs: &FileSystem, ino: u64) -> bool {
+    fs.getattr(ino).is_ok_and(|attr| attr.nlink == 0)
 }
 
 fn list(dir: &Place, name: &[u8]) -> Outcome<Option<Acl>> {

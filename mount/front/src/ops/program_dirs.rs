@@ -17,6 +17,7 @@ use cairnfs_disk::format::ROOT_INO;
 use cairnfs_disk::types::FileKind;
 
 use crate::convert::type_bits;
+use crate::ops::entries::is_removed;
 use crate::ops::programs::{Done, Not, Serving, child, not};
 use crate::person::READ;
 use crate::program_files::ProgramFile;
@@ -76,7 +77,7 @@ impl Serving<'_> {
     /// has none, as in the kernel.
     pub(super) fn list(&self, number: u64, cookie: u64, bytes: u64) -> Done<Vec<u64>> {
         let dir = self.dir(number)?;
-        if dir.fs.getattr(dir.ino)?.nlink == 0 {
+        if is_removed(&dir.fs, dir.ino) {
             return Ok(Vec::new());
         }
         let mut offset = if cookie == NONE { dir.offset } else { cookie };
@@ -110,7 +111,7 @@ impl Serving<'_> {
         let dir = self.ops.files.get(self.program.channel, number);
         let dir = dir.filter(|dir| dir.is_dir).ok_or(Not::Mine(Why::Call))?;
         let files = &self.ops.files;
-        let path = if dir.fs.getattr(dir.ino)?.nlink == 0 {
+        let path = if is_removed(&dir.fs, dir.ino) {
             files.leave(self.program.channel, number);
             Path::new("/").join(files.door()).join(number.to_string())
         } else {
