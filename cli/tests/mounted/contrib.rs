@@ -10,7 +10,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::options::with_helpers;
-use crate::place::{CAIRNFS, Place, able, arg, said, succeed};
+use crate::place::{CAIRNFS, Place, able, arg, no_fork_is_tried, said, succeed};
 
 /// A file of the repository.
 fn shipped(path: &str) -> PathBuf {
@@ -98,6 +98,7 @@ fn fstab_lines_mount_and_plain_umount_waits() {
     if !able(&["mount", "umount", "unshare", "flock"]) {
         return;
     }
+    let _copies = no_fork_is_tried();
     let document = fs::read_to_string(shipped("docs/operating.md")).unwrap();
     let block = document.split_once("```fstab\n").unwrap().1;
     let lines: Vec<&str> = block.split_once("```").unwrap().0.lines().collect();

@@ -9,7 +9,7 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::process::Signal;
 
 use crate::life::private;
-use crate::place::{CAIRNFS, Place, able, arg, nap, said, shell, umount};
+use crate::place::{CAIRNFS, Place, able, arg, nap, no_fork_is_tried, said, shell, umount};
 
 fn run_private(place: &Place, script: &str) {
     private(place, &format!("COMMAND={CAIRNFS}\n{script}"));
@@ -20,6 +20,7 @@ fn umount_does_not_wait_for_another_mount_of_the_same_volume() {
     if !able(&["mount", "umount", "unshare", "timeout", "flock"]) {
         return;
     }
+    let _copies = no_fork_is_tried();
     let place = Place::new("64M");
     let script = "
         $COMMAND mount v.cairn m
@@ -40,6 +41,7 @@ fn umount_waits_for_other_namespace_with_message_and_timeout() {
     if !able(&["mount", "umount", "unshare", "timeout", "flock"]) {
         return;
     }
+    let _copies = no_fork_is_tried();
     let place = Place::new("64M");
     let script = "
         $COMMAND mount v.cairn m

@@ -15,7 +15,9 @@ use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat};
 use rustix::process::Signal;
 
 use crate::gate::{Held, Mount};
-use crate::place::{CAIRNFS, MOUNT_COPIES, Place, able, arg, nap, pattern, said, shell};
+use crate::place::{
+    CAIRNFS, MOUNT_COPIES, Place, able, arg, nap, no_fork_is_tried, pattern, said, shell,
+};
 
 fn is_mounted(dir: &Path) -> bool {
     mountinfo::at(dir).unwrap().is_some()
@@ -374,6 +376,7 @@ fn mount_and_fstab_find_the_helper() {
     if !able(&["mount", "umount", "unshare"]) {
         return;
     }
+    let _copies = no_fork_is_tried();
     // mount(8) looks for helpers in fixed directories. One of them is covered in a private mount
     // namespace; the mount ends with the namespace.
     let place = Place::new("64M");
@@ -410,6 +413,7 @@ fn ordinary_user_mounts_and_unmounts() {
     if !able(&["unshare", "setpriv", "fusermount3", "flock"]) {
         return;
     }
+    let _copies = no_fork_is_tried();
     let place = Place::new("16M");
     let open = fs::Permissions::from_mode(0o777);
     fs::set_permissions(place.beside(""), open).unwrap();

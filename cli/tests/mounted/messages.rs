@@ -3,13 +3,14 @@
 use std::os::unix::net::UnixDatagram;
 
 use crate::life::private;
-use crate::place::{CAIRNFS, Place, able};
+use crate::place::{CAIRNFS, Place, able, no_fork_is_tried};
 
 #[test]
 fn messages_go_to_syslog_without_log_file() {
     if !able(&["mount", "unshare"]) {
         return;
     }
+    let _copies = no_fork_is_tried();
     let place = Place::new("64M");
     let log = UnixDatagram::bind(place.beside("log")).unwrap();
     log.set_nonblocking(true).unwrap();

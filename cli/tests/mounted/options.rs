@@ -7,7 +7,7 @@ use std::process::Command;
 use rustix::io::Errno;
 
 use crate::life::private;
-use crate::place::{CAIRNFS, Place, able, arg, said};
+use crate::place::{CAIRNFS, Place, able, arg, no_fork_is_tried, said};
 
 /// Prefix of a script in a private namespace in which mount(8) finds the helpers. It looks for
 /// them in only one directory, which is covered.
@@ -32,6 +32,7 @@ fn mount_8_allows_dev_and_suid_by_default() {
     if !able(&["mount", "umount", "unshare"]) {
         return;
     }
+    let _copies = no_fork_is_tried();
     let place = Place::new("64M");
     let line = format!(
         "{} {} cairnfs defaults,nofail 0 0\n",
@@ -70,6 +71,7 @@ fn remount_makes_mount_read_only_and_writable_again() {
     if !able(&["mount", "umount", "unshare", "mount.fuse"]) {
         return;
     }
+    let _copies = no_fork_is_tried();
     for names in ["mount.cairnfs mount.fuse.cairnfs", "mount.cairnfs cairnfs"] {
         let place = Place::new("64M");
         let script = "

@@ -52,6 +52,15 @@ pub fn caches_are_kept() -> RwLockReadGuard<'static, ()> {
 /// writing by tests that unmount a device and need it unused at once.
 pub static MOUNT_COPIES: RwLock<()> = RwLock::new(());
 
+/// Held for reading while a fork is tried; for writing by tests that make mount namespaces of their own, whose
+/// copies of all mounts would keep that of the fork in use. Taken after [`MOUNT_COPIES`].
+pub static FORKS: RwLock<()> = RwLock::new(());
+
+/// While it lives, no fork is tried.
+pub fn no_fork_is_tried() -> RwLockWriteGuard<'static, ()> {
+    FORKS.write().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Whether this machine can run a test that mounts and uses `programs`. Prints the reason if not.
 pub fn able(programs: &[&str]) -> bool {
     let missing = if !rustix::process::geteuid().is_root() {

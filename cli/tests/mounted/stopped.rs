@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::place::{CAIRNFS, Place, able, arg, pattern, said, shell};
+use crate::place::{CAIRNFS, Place, able, arg, no_fork_is_tried, pattern, said, shell};
 
 const MIB: u64 = 1 << 20;
 
@@ -105,6 +105,7 @@ fn plain_umount_reports_stopped_volume_through_helper() {
     if !able(&["umount", "unshare"]) {
         return;
     }
+    let _copies = no_fork_is_tried();
     let place = Place::new("64M");
     let script = "
         $COMMAND mount -o durability=0 v.cairn m

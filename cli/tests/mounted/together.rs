@@ -18,7 +18,7 @@ use rustix::process::Signal;
 
 use crate::branches::forked;
 use crate::life::private;
-use crate::place::{Place, able, arg, nap, said, succeed};
+use crate::place::{Place, able, arg, nap, no_fork_is_tried, said, succeed};
 
 pub fn is_mounted(dir: &Path) -> bool {
     mountinfo::at(dir).unwrap().is_some()
@@ -505,6 +505,7 @@ fn ordinary_user_mounts_several_branches() {
     if !able(&["unshare", "setpriv", "fusermount3", "flock"]) {
         return;
     }
+    let _copies = no_fork_is_tried();
     let place = Place::new("16M");
     fs::set_permissions(place.beside(""), Permissions::from_mode(0o777)).unwrap();
     place.copy_command();

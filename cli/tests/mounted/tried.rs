@@ -13,12 +13,13 @@ use std::thread;
 use cairnfs_fuse::mountinfo::{self, MountEntry};
 
 use crate::life::private_user;
-use crate::place::{MOUNT_COPIES, Place, able, arg, nap, said, succeed};
+use crate::place::{FORKS, MOUNT_COPIES, Place, able, arg, nap, said, succeed};
 use crate::together::wait_for_space;
 use crate::verbs::names;
 
 /// Runs `cairnfs try` with words in a directory of the mount.
 pub fn attempt(place: &Place, dir: &str, words: &[&str]) -> Output {
+    let _no_copies = FORKS.read().unwrap_or_else(PoisonError::into_inner);
     let mut command = place.command(&["try"]);
     command
         .args(words)
