@@ -330,6 +330,16 @@ pub struct Request<'a> {
 }
 
 impl<'a> Request<'a> {
+    /// One with at most one text.
+    pub fn of(op: Op, args: [u64; 5], text: &'a [u8]) -> Self {
+        Self {
+            op,
+            args,
+            text,
+            other: &[],
+        }
+    }
+
     /// The words of the head.
     pub fn head(&self) -> [u8; WORDS * 8] {
         let [a, b, c, d, e] = self.args;

@@ -26,12 +26,7 @@ fn ask(fd: c_int, op: Op, args: [u64; 4], bytes: &[u8]) -> Option<Result<[u64; A
     }
     let File { mount, number } = files::get(fd)?;
     let [b, c, d, e] = args;
-    let request = Request {
-        op,
-        args: [number, b, c, d, e],
-        text: bytes,
-        other: &[],
-    };
+    let request = Request::of(op, [number, b, c, d, e], bytes);
     let session = session::get(mount);
     let lease = files::lease(fd).filter(|lease| cannot_fail(fd, *lease, &request));
     let done = match (session, lease) {

@@ -101,13 +101,17 @@ macro_rules! call_next {
 struct Held(&'static Place);
 
 impl Held {
-    /// The listing of this library at an address.
-    fn of(dir: *mut DIR) -> Option<Self> {
-        let place = PLACES.iter().find(|place| ptr::eq(*place, dir.cast()))?;
+    fn lock(place: &'static Place) -> Self {
         while place.busy.swap(true, Ordering::Acquire) {
             sched_yield();
         }
-        let held = Self(place);
+        Self(place)
+    }
+
+    /// The listing of this library at an address.
+    fn of(dir: *mut DIR) -> Option<Self> {
+        let place = PLACES.iter().find(|place| ptr::eq(*place, dir.cast()))?;
+        let held = Self::lock(place);
         (place.state.load(Ordering::Relaxed) == TAKEN).then_some(held)
     }
 
@@ -131,10 +135,7 @@ impl Drop for Held {
 fn take(fd: c_int, file: File) -> Option<Held> {
     let mut taken = None;
     for place in &PLACES {
-        while place.busy.swap(true, Ordering::Acquire) {
-            sched_yield();
-        }
-        let mut held = Held(place);
+        let mut held = Held::lock(place);
         if place.state.load(Ordering::Relaxed) == FREE {
             taken = taken.or(Some(held));
         } else if held.listing().file == Some(file) {
@@ -159,12 +160,11 @@ impl Listing {
         self.begin_at(cookie);
         let Some(file) = self.file else { return };
         if let Some(session) = session::get(file.mount) {
-            session.post(&Request {
-                op: Op::Seek,
-                args: [file.number, cookie, libc::SEEK_SET as u64, 0, 0],
-                text: &[],
-                other: &[],
-            });
+            session.post(&Request::of(
+                Op::Seek,
+                [file.number, cookie, libc::SEEK_SET as u64, 0, 0],
+                &[],
+            ));
         }
     }
 
@@ -173,12 +173,7 @@ impl Listing {
         let cookie = self.cookie;
         self.begin_at(cookie);
         let asked = self.file.and_then(|file| {
-            let request = Request {
-                op: Op::List,
-                args: [file.number, cookie, BYTES as u64, 0, 0],
-                text: &[],
-                other: &[],
-            };
+            let request = Request::of(Op::List, [file.number, cookie, BYTES as u64, 0, 0], &[]);
             let session = session::get(file.mount)?;
             let reply = session.call_into(&request, &mut self.entries).ok()?;
             Some(8 + reply.len())
@@ -271,12 +266,8 @@ fn close(dir: *mut DIR) -> Option<c_int> {
 }
 
 fn open(fd: c_int) -> Option<*mut DIR> {
-    let Some(file) = files::dir(fd) else {
+    let Some(held) = files::dir(fd).and_then(|file| take(fd, file)) else {
         // What fails is told by the function of libc.
-        let _ = files::swap(fd);
-        return None;
-    };
-    let Some(held) = take(fd, file) else {
         let _ = files::swap(fd);
         return None;
     };

@@ -210,12 +210,7 @@ fn tell_closed(file: File) {
     }
     // Without a daemon nothing is open.
     if let Some(session) = session::get(file.mount) {
-        session.post(&Request {
-            op: Op::Close,
-            args: [file.number, 0, 0, 0, 0],
-            text: &[],
-            other: &[],
-        });
+        session.post(&Request::of(Op::Close, [file.number, 0, 0, 0, 0], &[]));
     }
 }
 

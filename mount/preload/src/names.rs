@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, c_char, c_int, c_uint};
 
-use cairnfs_channel::call::{NOW, OPENED, Op, Request, Stat, Why};
+use cairnfs_channel::call::{self, NOW, OPENED, Op, Request, Stat, Why};
 use libc::{gid_t, mode_t, timespec, timeval, uid_t, utimbuf};
 use rustix::fd::{AsRawFd, IntoRawFd, OwnedFd};
 use rustix::fs::{self, CWD, Mode, OFlags};
@@ -42,6 +42,13 @@ struct Resolved<'p> {
     session: &'static Session,
     base: u64,
     rest: &'p [u8],
+}
+
+impl Resolved<'_> {
+    /// Whether to ask the daemon. In an open directory of the daemon it always is.
+    fn is_worth_asking(&self) -> bool {
+        call::opened(self.base).is_some() || worth::NAMES.asks()
+    }
 }
 
 /// Finds the mount that a path is in. `None`: in none, or only the kernel can tell.
@@ -173,14 +180,8 @@ fn ask(at: &Resolved<'_>, op: Op, args: [u64; 4], other: &[u8]) -> Option<c_int>
 }
 
 fn by_path(dir: c_int, path: *const c_char, op: Op, args: [u64; 4]) -> Option<c_int> {
-    may_lead_here(path);
-    let at = if asks(dir) { resolve(dir, path) } else { None };
+    let at = resolve(dir, path).filter(|at| at.is_worth_asking());
     or_kernel(dir, at.and_then(|at| ask(&at, op, args, &[])))
-}
-
-/// Whether to ask the daemon for a path. One in an open directory of the daemon always is.
-fn asks(dir: c_int) -> bool {
-    files::dir(dir).is_some() || worth::NAMES.asks()
 }
 
 /// What is not done is the kernel's, and needs a directory of the kernel.
@@ -201,10 +202,10 @@ fn open_at(dir: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> Optio
 
 /// Opens a directory that the program may be about to list.
 fn open_dir(dir: c_int, path: *const c_char, flags: c_int) -> Option<c_int> {
-    if flags & !SERVED_DIR != 0 || !files::serves_dirs() || !asks(dir) {
+    if flags & !SERVED_DIR != 0 || !files::serves_dirs() {
         return None;
     }
-    let at = resolve(dir, path)?;
+    let at = resolve(dir, path).filter(|at| at.is_worth_asking())?;
     let placeholder = door(&at, flags)?;
     let opened = opened(&at, placeholder, Op::OpenDir, [0; 4], flags);
     worth::NAMES.note(opened.is_some());
@@ -219,12 +220,7 @@ fn opened(
     [b, c, d, e]: [u64; 4],
     flags: c_int,
 ) -> Option<c_int> {
-    let request = Request {
-        op,
-        args: [at.base, b, c, d, e],
-        text: at.rest,
-        other: &[],
-    };
+    let request = Request::of(op, [at.base, b, c, d, e], at.rest);
     match at.session.call(&request) {
         Ok([number, lease, ..]) => {
             let mount = at.number;
@@ -238,10 +234,10 @@ fn opened(
 
 /// Makes a file, and a placeholder for it.
 fn create(dir: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> Option<c_int> {
-    if flags & libc::O_CREAT == 0 || flags & !SERVED != 0 || !worth::FILES.asks() {
+    if flags & libc::O_CREAT == 0 || flags & !SERVED != 0 {
         return None;
     }
-    let at = resolve(dir, path)?;
+    let at = resolve(dir, path).filter(|_| worth::FILES.asks())?;
     let placeholder = if limits::are_sizes_unlimited() {
         placeholder(&at, flags)
     } else {
@@ -342,12 +338,8 @@ fn stat_at(dir: c_int, path: *const c_char, to: *mut libc::stat, flags: c_int) -
     let File { mount, .. } = files::get(dir)?;
     let is_here = flags == libc::AT_SYMLINK_NOFOLLOW && !to.is_null() && files::dir(dir).is_some();
     let request = |at: Resolved<'static>| {
-        at.session.call(&Request {
-            op: Op::StatAt,
-            args: [at.base, 0, 0, 0, 0],
-            text: at.rest,
-            other: &[],
-        })
+        at.session
+            .call(&Request::of(Op::StatAt, [at.base, 0, 0, 0, 0], at.rest))
     };
     let found = if is_here {
         resolve(dir, path).map(request)

@@ -506,12 +506,7 @@ pub enum Not {
 /// Asks the daemon of the mount with this number.
 pub fn call(number: usize, op: Op, args: [u64; 5], text: &[u8]) -> Result<[u64; ANSWER], Not> {
     let session = get(number).ok_or(Not::Mine)?;
-    session.call(&Request {
-        op,
-        args,
-        text,
-        other: &[],
-    })
+    session.call(&Request::of(op, args, text))
 }
 
 /// The path of an open directory, its inode and its offset, by the number of its mount and its own.
@@ -519,12 +514,7 @@ pub fn locate(at: usize, dir: u64, to: &mut Text<4096>) -> Result<(u64, u64), Er
     let session = get(at).ok_or(Errno::NOTCONN)?;
     let found = mounts::all().find(|(number, _)| *number == at);
     let (_, mount) = found.ok_or(Errno::NOTCONN)?;
-    let request = Request {
-        op: Op::Locate,
-        args: [dir, 0, 0, 0, 0],
-        text: &[],
-        other: &[],
-    };
+    let request = Request::of(Op::Locate, [dir, 0, 0, 0, 0], &[]);
     let mut reply = [0; PATH];
     let answer = session.call_into(&request, &mut reply);
     let answer = answer.map_err(|_| Errno::STALE)?;

@@ -9,8 +9,8 @@ use crate::counters;
 
 /// So many vain questions in a row are nothing.
 const FEW: u32 = 8;
-/// Most calls that are not asked for between two questions.
-const MOST: u32 = 256;
+/// At most 2 to this power of calls are not asked for between two questions.
+const DOUBLINGS: u32 = 8;
 
 /// Calls of one kind.
 pub struct Worth {
@@ -54,8 +54,8 @@ impl Worth {
         let vain = self.vain.load(Ordering::Relaxed).saturating_add(1);
         self.vain.store(vain, Ordering::Relaxed);
         if vain >= FEW {
-            let skipped = 1 << (vain - FEW).min(8);
-            self.skipped.store(MOST.min(skipped), Ordering::Relaxed);
+            let skipped = 1 << (vain - FEW).min(DOUBLINGS);
+            self.skipped.store(skipped, Ordering::Relaxed);
         }
     }
 }

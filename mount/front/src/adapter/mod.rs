@@ -135,7 +135,6 @@ impl Adapter {
         }
     }
 
-    /// Makes a file or directory durable, then replies.
     /// The kernel gets an inode by the door.
     fn through_door(&self, found: &Found, name: &[u8], reply: ReplyEntry) {
         reply.entry(&entry_of_door(found));
@@ -146,6 +145,7 @@ impl Adapter {
             .run_elsewhere(move |_under_way| ops.forget_in_door(&name));
     }
 
+    /// Makes a file or directory durable, then replies.
     fn sync(&self, ino: u64, data_only: bool, reply: ReplyEmpty) {
         // Held until the request is counted among those in flight, which the end of a mount awaits.
         let _inside = match self.ops.admission().enter(Purpose::WriteBack) {

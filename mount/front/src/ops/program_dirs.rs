@@ -8,8 +8,8 @@
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::Arc;
 
+use cairnfs::fs::FileSystem;
 use cairnfs_channel::PAYLOAD;
 use cairnfs_channel::call::{Entry, Location, NONE, Stat, Why};
 use cairnfs_core::fs::MAX_ENTRIES;
@@ -58,7 +58,7 @@ impl Serving<'_> {
 
     /// Whether the path of a directory will be found, unless it is moved: no directory above it has more
     /// entries than are searched.
-    fn can_be_located(&self, fs: &Arc<cairnfs::fs::FileSystem>, ino: u64) -> Done<()> {
+    fn can_be_located(&self, fs: &FileSystem, ino: u64) -> Done<()> {
         let mut at = ino;
         for _ in 0..LEVELS {
             if at == ROOT_INO {

@@ -573,11 +573,20 @@ impl<'o> Serving<'o> {
 
     /// A file that the program has open and the kernel does not know.
     fn file(&self, number: u64) -> Done<ProgramFile> {
+        let file = self.seen(number)?;
+        if file.is_dir && self.ops.is_known(file.ino) {
+            return not(Why::Known);
+        }
+        Ok(file)
+    }
+
+    /// The same, or a directory, which the kernel may know: it changes nothing of one that it has not told.
+    fn seen(&self, number: u64) -> Done<ProgramFile> {
         let Some(file) = self.ops.files.get(self.program.channel, number) else {
             return not(Why::Call);
         };
         let is_mounted = Arc::ptr_eq(&file.fs, &self.ops.trees.mounted());
-        let is_known = || self.ops.is_known(file.ino);
+        let is_known = || !file.is_dir && self.ops.is_known(file.ino);
         if !is_mounted || !is_injected(InjectedFault::KnownFileServed) && is_known() {
             return not(Why::Known);
         }
@@ -644,7 +653,7 @@ impl<'o> Serving<'o> {
     }
 
     fn seek(&self, number: u64, offset: i64, whence: u64) -> Done<u64> {
-        let file = self.dir(number).or_else(|_| self.file(number))?;
+        let file = self.seen(number)?;
         let from = match i32::try_from(whence) {
             Ok(libc::SEEK_SET) => 0,
             Ok(libc::SEEK_CUR) => file.offset,
@@ -660,12 +669,8 @@ impl<'o> Serving<'o> {
     }
 
     fn stat(&self, number: u64) -> Done<Stat> {
-        // The kernel changes nothing of a directory that it has not told.
-        let attr = match self.dir(number) {
-            Ok(dir) => dir.fs.getattr(dir.ino)?,
-            Err(_) => self.attr_of(number)?,
-        };
-        Ok(self.shown(&attr))
+        let file = self.seen(number)?;
+        Ok(self.shown(&file.fs.getattr(file.ino)?))
     }
 
     /// Attributes as the kernel shows them.
