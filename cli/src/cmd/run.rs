@@ -249,12 +249,15 @@ fn kind(op: Op) -> &'static str {
         Op::Utimens | Op::FileUtimens => "times set",
         Op::Write => "writes",
         Op::Truncate => "sizes set",
-        Op::Seek | Op::Stat | Op::StatAt => "offsets and attributes",
+        Op::Seek | Op::Stat | Op::StatAt => "offsets, attributes, and names that are there or not",
         Op::Leave => "files handed to the kernel",
         Op::Locate => "directories handed to the kernel",
         Op::Close => "files and directories closed",
         Op::OpenDir => "directories opened",
         Op::List => "parts of listings",
+        Op::Open => "files opened",
+        Op::Read => "reads",
+        Op::Sync => "files made durable",
     }
 }
 

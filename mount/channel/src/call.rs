@@ -9,20 +9,22 @@
 use crate::PAYLOAD;
 
 /// The version of requests and replies; both ends must have the same.
-pub const VERSION: u64 = 3;
+pub const VERSION: u64 = 4;
 /// Words of a request.
 pub const WORDS: usize = 8;
 /// Words of a reply behind its status.
 pub const ANSWER: usize = 16;
 /// The largest number of bytes that one write can have.
 pub const WRITE_MAX: usize = PAYLOAD - WORDS * 8;
+/// The largest number of bytes that one read answers: its status and how many there are come before them.
+pub const READ_MAX: usize = PAYLOAD - 16;
 /// Counters of `cairnfs run --stats`: those of [`Op`] by their numbers, from [`LEFT`] on those of [`Why`].
 pub const COUNTERS: usize = 64;
 /// The first counter of calls that were left to the kernel.
 pub const LEFT: usize = 32;
 /// In place of an offset: that of the open file. In place of a user or group: as it is.
 pub const NONE: u64 = u64::MAX;
-/// In place of nanoseconds: the time is left as it is.
+/// In place of nanoseconds: the time is left as it is, or not shown.
 pub const OMIT: u64 = u64::MAX;
 /// In place of nanoseconds: the time of the call.
 pub const NOW: u64 = u64::MAX - 1;
@@ -36,11 +38,12 @@ pub fn opened(base: u64) -> Option<u64> {
 }
 
 /// What is asked for. `base` is where the path begins: the number of an inode, or [`OPENED`]. `file` is
-/// what [`Op::Create`] or [`Op::OpenDir`] has returned.
+/// what [`Op::Create`], [`Op::Open`] or [`Op::OpenDir`] has returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u64)]
 pub enum Op {
-    /// base, flags of open(2), mode, umask; path. Answer: file, a [`Lease`].
+    /// base, flags of open(2), mode, umask; path. Answer: file, a [`Lease`]. Without `O_EXCL` it may be one that
+    /// is there.
     Create = 1,
     /// base, mode, umask; path.
     Mkdir,
@@ -83,13 +86,20 @@ pub enum Op {
     List,
     /// file of a directory. Answer: where it [is](Location).
     Locate,
-    /// base; path, whose last name is not followed. Answer: [`Stat`].
+    /// base, whether a link at the end is followed, permissions that the user must have (bits of a mode); path.
+    /// Answer: [`Stat`].
     StatAt,
+    /// base, flags of open(2); path. Answer: file. It is a file of moderate size.
+    Open,
+    /// file, offset or [`NONE`], bytes, at most [`READ_MAX`]. Answer: how many were read, then the bytes.
+    Read,
+    /// file, whether its contents only: makes it durable. The answer may take long.
+    Sync,
 }
 
 impl Op {
     /// All of them, in the order of their numbers.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 24] = [
         Self::Create,
         Self::Mkdir,
         Self::Symlink,
@@ -111,6 +121,9 @@ impl Op {
         Self::List,
         Self::Locate,
         Self::StatAt,
+        Self::Open,
+        Self::Read,
+        Self::Sync,
     ];
 
     /// The one with this number.
@@ -146,6 +159,9 @@ impl Op {
             Self::OpenDir => "opendir",
             Self::List => "list",
             Self::Close => "close",
+            Self::Open => "open",
+            Self::Read => "read",
+            Self::Sync => "sync",
         }
     }
 }
@@ -199,7 +215,7 @@ pub enum Why {
     Permission,
     /// The path has a symbolic link, "..", or another form that only the kernel resolves.
     Path,
-    /// The operation would fail, or the device had to be waited for.
+    /// The operation would fail in a way that only the kernel tells, or the device had to be waited for.
     Trouble,
     /// The call is one that is always left to the kernel.
     Call,
@@ -256,14 +272,15 @@ pub struct Stat {
     pub blocks: u64,
     /// Preferred size of reads and writes.
     pub blksize: u64,
-    /// Times of access, of change of contents, and of change: seconds and nanoseconds.
-    pub times: [u64; 6],
+    /// Times of access, of change of contents, of change, and of birth: seconds and nanoseconds. The last ones
+    /// are [`OMIT`] if the mount does not show it.
+    pub times: [u64; 8],
 }
 
 impl Stat {
     /// As words.
-    pub fn words(&self) -> [u64; 14] {
-        let [a, an, m, mn, c, cn] = self.times;
+    pub fn words(&self) -> [u64; ANSWER] {
+        let [a, an, m, mn, c, cn, b, bn] = self.times;
         [
             self.ino,
             self.mode,
@@ -279,6 +296,8 @@ impl Stat {
             mn,
             c,
             cn,
+            b,
+            bn,
         ]
     }
 
@@ -299,8 +318,8 @@ impl Stat {
             mn,
             c,
             cn,
-            _,
-            _,
+            b,
+            bn,
         ] = *words;
         Self {
             ino,
@@ -311,7 +330,7 @@ impl Stat {
             size,
             blocks,
             blksize,
-            times: [a, an, m, mn, c, cn],
+            times: [a, an, m, mn, c, cn, b, bn],
         }
     }
 }
@@ -482,6 +501,12 @@ impl<'a> Location<'a> {
     }
 }
 
+/// Writes the reply to [`Op::Read`].
+pub fn put_bytes(reply: &mut Vec<u8>, bytes: &[u8]) {
+    put_reply(reply, Status::Done, &[bytes.len() as u64]);
+    reply.extend(bytes);
+}
+
 /// Writes a reply.
 pub fn put_reply(reply: &mut Vec<u8>, status: Status, words: &[u64]) {
     reply.extend((status as u64).to_le_bytes());
@@ -499,7 +524,7 @@ mod tests {
         for (number, op) in (1..).zip(Op::ALL) {
             assert_eq!((op as u64, Op::of(number)), (number, Some(op)));
         }
-        assert_eq!((Op::of(0), Op::of(22)), (None, None));
+        assert_eq!((Op::of(0), Op::of(25)), (None, None));
         for (number, why) in (0..).zip(Why::ALL) {
             assert_eq!((why as u64, Why::of(number)), (number, Some(why)));
         }
@@ -573,7 +598,7 @@ mod tests {
         let stat = Stat {
             ino: 1,
             size: 2,
-            times: [3, 4, 5, 6, 7, 8],
+            times: [3, 4, 5, 6, 7, 8, 9, 10],
             ..Stat::default()
         };
         let mut reply = Vec::new();

@@ -45,6 +45,15 @@ pub enum Deferred {
     Answered(usize),
 }
 
+/// How a caller waits for its reply.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Wait {
+    /// It looks for a while, then it sleeps.
+    Looks,
+    /// It sleeps at once.
+    Sleeps,
+}
+
 /// From this number of deferred calls on, it is looked which of them are done.
 const MANY: u32 = sized(8, 1) as u32;
 
@@ -90,19 +99,65 @@ impl Client {
     /// # Errors
     /// [`Gone`]; the program then leaves the call to the kernel.
     pub fn call(&self, request: &[&[u8]], reply: &mut [u8]) -> Result<usize, Gone> {
+        self.call_with(request, Wait::Looks, |slot| slot.take(reply))
+    }
+
+    /// As [`Self::call`], for one whose reply takes long: the caller sleeps at once, and does not learn from it
+    /// how to wait for others.
+    ///
+    /// # Errors
+    /// Those of [`Self::call`].
+    pub fn call_long(&self, request: &[&[u8]], reply: &mut [u8]) -> Result<usize, Gone> {
+        self.call_with(request, Wait::Sleeps, |slot| slot.take(reply))
+    }
+
+    /// As [`Self::call`], for a reply of words and bytes behind them: the bytes go where they are wanted.
+    /// Returns the length of the words, and that of the bytes.
+    ///
+    /// # Errors
+    /// Those of [`Self::call`].
+    pub fn call_for_bytes<const W: usize>(
+        &self,
+        request: &[&[u8]],
+        words: &mut [[u8; 8]; W],
+        bytes: &mut [u8],
+    ) -> Result<(usize, usize), Gone> {
+        self.call_with(request, Wait::Looks, |slot| {
+            let len = slot.take(words.as_flattened_mut());
+            (len, slot.take_behind(W, bytes))
+        })
+    }
+
+    fn call_with<R>(
+        &self,
+        request: &[&[u8]],
+        wait: Wait,
+        take: impl FnOnce(&Slot) -> R,
+    ) -> Result<R, Gone> {
         let (number, slot) = self.put(request, SLOTS).ok_or(Gone::NotAsked)?;
         self.tell(slot, number, &self.region.pending);
-        self.take_reply(slot, number, reply)
+        self.take_reply(slot, number, wait, take)
+    }
+
+    /// Whether the daemon looks at the channel, so that a call needs not wake it.
+    pub fn is_awake(&self) -> bool {
+        self.region.asleep.load(Ordering::Relaxed) == 0
     }
 
     /// Waits for a reply, copies it, and frees its slot. One that the daemon may still answer is never used
     /// again.
-    fn take_reply(&self, slot: &Slot, number: u32, reply: &mut [u8]) -> Result<usize, Gone> {
-        self.await_reply(slot)?;
-        let len = slot.take(reply);
+    fn take_reply<R>(
+        &self,
+        slot: &Slot,
+        number: u32,
+        wait: Wait,
+        take: impl FnOnce(&Slot) -> R,
+    ) -> Result<R, Gone> {
+        self.await_reply(slot, wait)?;
+        let taken = take(slot);
         slot.state.store(state::FREE, Ordering::Relaxed);
         self.free.fetch_or(1 << number, Ordering::Release);
-        Ok(len)
+        Ok(taken)
     }
 
     /// Puts a request into a slot that stays taken; `None` if there is none, `most` are taken, or it is too
@@ -139,7 +194,8 @@ impl Client {
             self.posted.fetch_or(1 << number, Ordering::Release);
             return Ok(Deferred::Accepted);
         }
-        self.take_reply(slot, number, reply).map(Deferred::Answered)
+        let len = self.take_reply(slot, number, Wait::Looks, |slot| slot.take(reply));
+        len.map(Deferred::Answered)
     }
 
     /// As [`Self::defer`], for a call that needs no lease and whose reply nobody needs. Returns false if it
@@ -221,9 +277,9 @@ impl Client {
         }
     }
 
-    fn await_reply(&self, slot: &Slot) -> Result<(), Gone> {
+    fn await_reply(&self, slot: &Slot, wait: Wait) -> Result<(), Gone> {
         let answered = || slot.state.load(Ordering::Acquire) == state::ANSWERED;
-        if self.patience.looks() {
+        if wait == Wait::Looks && self.patience.looks() {
             let crowded = self.region.crowded.load(Ordering::Relaxed) != 0;
             let looked = look(crowded, answered);
             self.patience.note(looked.helped);

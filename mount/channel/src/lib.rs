@@ -42,6 +42,12 @@
 //!
 //! The daemon waits for no program in this: a deferred call is complete when its bit is set.
 //!
+//! # Promised replies
+//!
+//! What takes long, as an fsync does, is answered by another thread ([`Promise`]): the slot stays *asked* or
+//! *awaited* meanwhile, and the serving thread goes on. A program has at most [`SLOTS`] of them, whatever it
+//! writes into its region.
+//!
 //! `scripts/concurrency server::schedules` searches orders of threads in which one of these does not hold.
 //!
 //! The library that is loaded into programs uses [`Client`] only, which allocates nothing after it was
@@ -58,7 +64,7 @@ pub mod wait;
 pub use client::{Client, Deferred, Gone};
 pub use region::{DEFERRED, Layout, PAYLOAD, SLOTS};
 pub use served::DaemonEnd;
-pub use server::{Handler, Joiner, Server};
+pub use server::{Answered, Asked, Handler, Joiner, Promise, Server};
 
 /// The two ends of a channel, as the daemon makes them; the program's end is passed over a socket.
 pub struct Ends {

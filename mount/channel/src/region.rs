@@ -39,7 +39,7 @@ pub const FIRST_EPOCH: u64 = 1;
 
 const WORD: usize = 8;
 /// Changes with the layout, and with the meaning of requests.
-const MAGIC: u64 = u64::from_le_bytes(*b"CFSchan3");
+const MAGIC: u64 = u64::from_le_bytes(*b"CFSchan4");
 
 /// The states of a slot, see the life of a slot in the crate's documentation.
 pub mod state {
@@ -105,17 +105,22 @@ impl Slot {
 
     /// Copies the payload into `to`, as much as fits, and returns how much that is.
     pub fn take(&self, to: &mut [u8]) -> usize {
-        let len = (self.len.load(Ordering::Relaxed) as usize)
-            .min(PAYLOAD)
-            .min(to.len());
+        self.take_behind(0, to)
+    }
+
+    /// The same of what is behind so many words of the payload.
+    pub fn take_behind(&self, words: usize, to: &mut [u8]) -> usize {
+        let payload = self.payload.get(words..).unwrap_or_default();
+        let len = (self.len.load(Ordering::Relaxed) as usize).min(PAYLOAD);
+        let len = len.saturating_sub(words * WORD).min(to.len());
         let (places, rest) = to
             .get_mut(..len)
             .unwrap_or_default()
             .as_chunks_mut::<WORD>();
-        for (place, word) in places.iter_mut().zip(&self.payload) {
+        for (place, word) in places.iter_mut().zip(payload) {
             *place = word.load(Ordering::Relaxed).to_le_bytes();
         }
-        if let Some(word) = self.payload.get(places.len()) {
+        if let Some(word) = payload.get(places.len()) {
             let last = word.load(Ordering::Relaxed).to_le_bytes();
             rest.iter_mut().zip(last).for_each(|(to, from)| *to = from);
         }
@@ -204,6 +209,10 @@ mod tests {
         assert_eq!(&bytes[..11], b"12345678abc");
         assert_eq!(&bytes[16..26], b"0123456789");
         assert_eq!(slot.take(&mut bytes[..5]), 5);
+        assert_eq!(slot.take_behind(2, &mut bytes), 16);
+        assert_eq!(&bytes[..10], b"0123456789");
+        assert_eq!(slot.take_behind(5, &mut bytes), 0);
+        assert_eq!(slot.take_behind(PAYLOAD, &mut bytes), 0);
         assert!(slot.put(&[&[7; PAYLOAD]]));
         assert!(!slot.put(&[b"x", &[7; PAYLOAD]]));
     }

@@ -27,6 +27,8 @@ pub struct DaemonEnd {
     /// Whether no thread serves it any more.
     left: AtomicBool,
     waiting: AtomicUsize,
+    /// Replies that are to come from other threads.
+    pub(crate) promised: AtomicUsize,
     lock: Mutex<()>,
     passed: Condvar,
 }
@@ -41,6 +43,7 @@ impl DaemonEnd {
             settled: AtomicU64::new(FIRST_EPOCH),
             left: AtomicBool::new(false),
             waiting: AtomicUsize::new(0),
+            promised: AtomicUsize::new(0),
             lock: Mutex::new(()),
             passed: Condvar::new(),
         }

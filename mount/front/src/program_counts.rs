@@ -25,7 +25,7 @@ impl Default for ProgramCounts {
     }
 }
 
-/// One more. Only the thread that answers programs counts.
+/// One more, of what only the thread that answers programs counts.
 fn add(count: Option<&AtomicU64>) {
     if let Some(count) = count {
         count.store(count.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
@@ -40,6 +40,14 @@ impl ProgramCounts {
             .and_then(|at| self.answered.get(at)));
         if deferred {
             add(Some(&self.deferred));
+        }
+    }
+
+    /// A call was answered by another thread than the one that answers programs.
+    pub fn answered_by_any(&self, op: Op) {
+        let count = (op as usize).checked_sub(1);
+        if let Some(count) = count.and_then(|at| self.answered.get(at)) {
+            count.fetch_add(1, Ordering::Relaxed);
         }
     }
 

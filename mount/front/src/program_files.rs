@@ -2,8 +2,8 @@
 //! files and removed directories. It gets another directory by its path: the kernel has one name of it, which
 //! the door would move.
 //!
-//! Such a file has a use in the engine from its creation until its program has closed it, and none of the
-//! kernel's. The *door* is a directory that is in no tree and in no listing: its name is random, and known
+//! Such a file has a use in the engine from when it was made or opened until its program has closed it, and none
+//! of the kernel's. The *door* is a directory that is in no tree and in no listing: its name is random, and known
 //! to the programs of the mount's user only. A program that wants a descriptor of the kernel for a file
 //! creates the file's number in it. The kernel then gets the inode for a new one, so it checks no
 //! permission of the file, as a descriptor has been checked when it was opened; and neither the file's
@@ -33,8 +33,9 @@ pub(crate) struct ProgramFile {
     pub ino: u64,
     /// The channel of its program.
     pub channel: u64,
-    /// Where the next write begins.
+    /// Where the next read or write begins.
     pub offset: u64,
+    pub readable: bool,
     pub writable: bool,
     pub append: bool,
     /// Whether it is a directory.
@@ -48,7 +49,7 @@ pub(crate) struct ProgramFile {
 #[derive(Default)]
 struct Files {
     by_number: HashMap<u64, ProgramFile>,
-    /// The numbers of those with a lease, by inode. Each was made by its program, so no other file has it.
+    /// The numbers of those with a lease, by inode. Each was made by its program, so none other with it has one.
     leased: HashMap<u64, u64>,
 }
 

@@ -1,7 +1,8 @@
 //! The programs that have channels to a mount, and the thread that answers them.
 //!
 //! One thread answers all programs of a mount ([`cairnfs_channel::Server`]). It is started for the first
-//! one, and ends with the mount. What is asked is done by [`Ops::serve_program`]. When nobody answers any
+//! one, and ends with the mount. What is asked is done by [`Ops::serve_program`]. An fsync waits with those of
+//! the kernel ([`Syncs`]), and is answered by another thread. When nobody answers any
 //! more, the connections of all programs are shut down, by which a program learns that it is so.
 
 use std::collections::HashMap;
@@ -12,15 +13,20 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
-use cairnfs_channel::{Handler, Joiner, Server, channel};
+use cairnfs::fs::FsyncRequest;
+use cairnfs_channel::call::{Op, Request};
+use cairnfs_channel::{Answered, Asked, Handler, Joiner, Server, channel};
 use cairnfs_core::source::{AtOneTime, at_one_time};
 use parking_lot::{Mutex, RwLock};
 
+use crate::admission::Purpose;
 use crate::fault::inherited;
 use crate::ops::Ops;
 use crate::ops::deferred::Merged;
 use crate::ops::programs::Program;
 use crate::person::Person;
+use crate::syncs::Syncs;
+use crate::waiting::Waiting;
 
 /// The program's end of a new channel.
 pub struct Joined {
@@ -42,24 +48,75 @@ type Known = Arc<RwLock<Option<HashMap<u64, (Program, UnixStream)>>>>;
 pub struct Programs {
     ops: Arc<Ops>,
     programs: Known,
+    durable: Durable,
+    birth_times: bool,
     thread: Mutex<Option<(Joiner, JoinHandle<()>)>>,
+}
+
+/// How files are made durable.
+#[derive(Clone)]
+pub struct Durable {
+    /// The fsyncs of the mount.
+    pub syncs: Syncs<Ops>,
+    /// Where they wait.
+    pub waiting: Waiting,
 }
 
 struct Answers {
     ops: Arc<Ops>,
     programs: Known,
+    durable: Durable,
     time: Option<AtOneTime>,
     merged: Option<Merged>,
 }
 
+impl Durable {
+    /// Without fsyncs of the kernel.
+    pub fn alone(ops: &Arc<Ops>) -> Self {
+        Self {
+            syncs: Syncs::new(Arc::clone(ops)),
+            waiting: Waiting::for_rings_only(),
+        }
+    }
+
+    /// Has a file made durable, and the program answered then. Without a reply it asks the kernel.
+    fn sync(&self, ops: &Arc<Ops>, request: FsyncRequest, from: &Asked<'_>) -> Answered {
+        // As for the kernel's, which the end of a mount awaits.
+        let inside = ops.admission().enter(Purpose::WriteBack);
+        let (Ok(_inside), Some(promise)) = (inside, from.promise()) else {
+            return Answered::Now;
+        };
+        let counted = Arc::clone(ops);
+        self.syncs.sync(request, &self.waiting, move |outcome| {
+            let mut reply = Vec::new();
+            counted.put_synced(outcome, &mut reply);
+            promise.keep(&reply);
+        });
+        Answered::Later
+    }
+}
+
 impl Handler for Answers {
-    fn handle(&mut self, channel: u64, request: &[u8], deferred: bool, reply: &mut Vec<u8>) {
+    fn handle(&mut self, from: &Asked<'_>, request: &[u8], reply: &mut Vec<u8>) -> Answered {
         let programs = self.programs.read();
-        let program = programs.as_ref().and_then(|known| known.get(&channel));
-        if let Some((program, _)) = program {
-            let request = (request, deferred);
-            self.ops
-                .serve_program(program, request, &mut self.merged, reply);
+        let known = programs.as_ref();
+        let Some((program, _)) = known.and_then(|known| known.get(&from.channel)) else {
+            return Answered::Now;
+        };
+        match Request::parse(request).filter(|request| request.op == Op::Sync) {
+            Some(sync) => {
+                let merged = &mut self.merged;
+                let Some(sync) = self.ops.to_sync(program, &sync, merged, reply) else {
+                    return Answered::Now;
+                };
+                self.durable.sync(&self.ops, sync, from)
+            }
+            None => {
+                let request = (request, from.deferred);
+                self.ops
+                    .serve_program(program, request, &mut self.merged, reply);
+                Answered::Now
+            }
         }
     }
 
@@ -88,10 +145,12 @@ impl Drop for Answers {
 }
 
 impl Programs {
-    /// None yet; they will use `ops`.
-    pub fn new(ops: Arc<Ops>) -> Self {
+    /// None yet; they will use `ops`, and are shown times of birth if the mount shows them.
+    pub fn new(ops: Arc<Ops>, durable: Durable, birth_times: bool) -> Self {
         Self {
             ops,
+            durable,
+            birth_times,
             programs: Arc::new(RwLock::new(Some(HashMap::new()))),
             thread: Mutex::default(),
         }
@@ -118,7 +177,12 @@ impl Programs {
         let channel = joiner.join(Arc::clone(&ends.daemon));
         let deferrals = self.ops.deferrals();
         deferrals.add(channel, ends.daemon, joiner.clone());
-        known.insert(channel, (Program { person, channel }, connection));
+        let program = Program {
+            person,
+            channel,
+            birth_times: self.birth_times,
+        };
+        known.insert(channel, (program, connection));
         Ok(Joined {
             channel,
             memory: ends.memory,
@@ -133,6 +197,7 @@ impl Programs {
         let mut answers = Answers {
             ops: Arc::clone(&self.ops),
             programs: Arc::clone(&self.programs),
+            durable: self.durable.clone(),
             time: None,
             merged: None,
         };

@@ -24,7 +24,7 @@ use cairnfs_disk::device::MemoryDevice;
 use cairnfs_fuse::ops::Ops;
 use cairnfs_fuse::options::WriteMode;
 use cairnfs_fuse::person::Person;
-use cairnfs_fuse::programs::Programs;
+use cairnfs_fuse::programs::{Durable, Programs};
 
 const ROOT: u64 = 1;
 
@@ -51,7 +51,7 @@ impl Stand {
             Path::new("test"),
             WriteMode::Through,
         ));
-        let programs = Programs::new(Arc::clone(&ops));
+        let programs = Programs::new(Arc::clone(&ops), Durable::alone(&ops), false);
         Self { fs, ops, programs }
     }
 
@@ -111,6 +111,14 @@ impl Caller {
         let parts = [&head(op, args, text)[..], text];
         let len = self.client.call(&parts, &mut reply);
         answer(&reply[..len.unwrap()])
+    }
+
+    /// Makes a file or directory durable.
+    fn sync(&self, number: u64) -> Result<(), Why> {
+        let mut reply = [0; 200];
+        let request = head(Op::Sync, [number, 0, 0, 0, 0], &[]);
+        let len = self.client.call_long(&[&request], &mut reply).unwrap();
+        answer(&reply[..len]).map(drop)
     }
 
     fn create(&self, name: &str) -> Made {
@@ -343,4 +351,35 @@ pub(crate) fn a_full_volume_refuses_and_loses_nothing() {
     }
     assert!(files > 20, "{files}");
     assert!(stand.ops.sync().is_ok());
+}
+
+/// Fsyncs of many threads are answered, each behind what was deferred on its file, and other calls meanwhile.
+#[test]
+fn files_are_made_durable_while_others_are_served() {
+    let stand = Stand::new(64 << 20);
+    let (caller, other) = (stand.join(), stand.join());
+    thread::scope(|scope| {
+        for thread in 0..6 {
+            let caller = &caller;
+            scope.spawn(move || {
+                for n in 0..20 {
+                    let file = caller.create(&format!("{thread}-{n}"));
+                    assert!(caller.write(file, b"durable"));
+                    caller.sync(file.number).unwrap();
+                    let args = [file.number, 0, 0, 0, 0];
+                    caller.call(Op::Close, args, &[]).unwrap();
+                }
+            });
+        }
+        (0..200).for_each(|n| drop(other.create(&format!("other {n}"))));
+    });
+    let dir = caller.call(Op::Mkdir, [ROOT, 0o777, 0, 0, 0], b"d");
+    dir.unwrap();
+    let [dir, ..] = caller.call(Op::OpenDir, [ROOT, 0, 0, 0, 0], b"d").unwrap();
+    assert_eq!(caller.sync(dir), Ok(()));
+    // The kernel may have data of a file that it knows.
+    let file = caller.create("known");
+    stand.look_up(ROOT, "known");
+    assert_eq!(caller.sync(file.number), Err(Why::Known));
+    assert_eq!(caller.sync(77), Err(Why::Call));
 }

@@ -3,8 +3,8 @@
 use std::ffi::{c_int, c_void};
 use std::slice;
 
-use cairnfs_channel::call::{self, ANSWER, Lease, NONE, Op, Request, Stat, WRITE_MAX};
-use libc::{gid_t, iovec, mode_t, off_t, off64_t, size_t, ssize_t, stat, timespec, timeval, uid_t};
+use cairnfs_channel::call::{self, ANSWER, Lease, NONE, Op, Request, WRITE_MAX};
+use libc::{gid_t, iovec, mode_t, off_t, off64_t, size_t, ssize_t, timespec, timeval, uid_t};
 use rustix::fd::{BorrowedFd, IntoRawFd};
 use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
 
@@ -20,7 +20,12 @@ const MOST_OFFSET: u64 = 1 << 40;
 
 /// Has the daemon do something with the file of a placeholder. `None`: a descriptor of the kernel is there
 /// now, or always was.
-fn ask(fd: c_int, op: Op, args: [u64; 4], bytes: &[u8]) -> Option<Result<[u64; ANSWER], c_int>> {
+pub fn ask(
+    fd: c_int,
+    op: Op,
+    args: [u64; 4],
+    bytes: &[u8],
+) -> Option<Result<[u64; ANSWER], c_int>> {
     if files::is_empty() {
         return None;
     }
@@ -31,6 +36,7 @@ fn ask(fd: c_int, op: Op, args: [u64; 4], bytes: &[u8]) -> Option<Result<[u64; A
     let lease = files::lease(fd).filter(|lease| cannot_fail(fd, *lease, &request));
     let done = match (session, lease) {
         (None, _) => Err(Not::Mine),
+        (Some(session), None) if op == Op::Sync => session.call_long(&request),
         (Some(session), None) => session.call(&request),
         (Some(session), Some(lease)) => session.defer(lease, &request, bytes.len() as u64),
     };
@@ -75,7 +81,8 @@ pub fn set_times(fd: c_int, words: [u64; 4]) -> Option<c_int> {
 }
 
 /// What a function returns that fails.
-trait Failed {
+pub trait Failed {
+    /// That.
     const FAILED: Self;
 }
 
@@ -97,7 +104,7 @@ impl Failed for *mut c_void {
 
 /// A call that is not served: a descriptor of the kernel takes the place of a placeholder. If it cannot, the
 /// call fails.
-fn swap<T: Failed>(fd: c_int) -> Option<T> {
+pub fn swap<T: Failed>(fd: c_int) -> Option<T> {
     if files::is_empty() {
         return None;
     }
@@ -179,6 +186,11 @@ fn is_at(fd: c_int, offset: u64) {
     }
 }
 
+/// Makes a file or directory durable.
+fn sync(fd: c_int, data_only: u64) -> Option<c_int> {
+    change(fd, Op::Sync, [data_only, 0, 0, 0])
+}
+
 fn truncate(fd: c_int, size: i64) -> Option<c_int> {
     if let Ok(size) = u64::try_from(size) {
         is_at(fd, size);
@@ -187,43 +199,6 @@ fn truncate(fd: c_int, size: i64) -> Option<c_int> {
         Ok(size) => change(fd, Op::Truncate, [size, 0, 0, 0]),
         Err(_) => swap(fd),
     }
-}
-
-/// Fills in what fstat(2) tells; on these systems it is the same for 64 bits.
-fn status(fd: c_int, to: *mut stat) -> Option<c_int> {
-    if files::is_empty() || to.is_null() {
-        return None;
-    }
-    let File { mount, .. } = files::get(fd)?;
-    let words = match ask(fd, Op::Stat, [0; 4], &[])? {
-        Ok(words) => Stat::of(&words),
-        Err(failed) => return Some(failed),
-    };
-    put_status(mount, &words, to)
-}
-
-/// Fills in attributes of something in a mount.
-pub fn put_status(mount: usize, words: &Stat, to: *mut stat) -> Option<c_int> {
-    let (major, minor) = session::get(mount)?.root.device;
-    let [a, an, m, mn, c, cn] = words.times.map(u64::cast_signed);
-    // SAFETY: the function of libc demands room for it, and any bytes are a value of it.
-    unsafe {
-        let mut new: stat = std::mem::zeroed();
-        new.st_dev = libc::makedev(major, minor);
-        new.st_ino = words.ino;
-        new.st_mode = words.mode as u32;
-        new.st_nlink = words.nlink as _;
-        new.st_uid = words.uid as u32;
-        new.st_gid = words.gid as u32;
-        new.st_size = words.size.cast_signed();
-        new.st_blksize = words.blksize as _;
-        new.st_blocks = words.blocks.cast_signed();
-        (new.st_atime, new.st_atime_nsec) = (a, an);
-        (new.st_mtime, new.st_mtime_nsec) = (m, mn);
-        (new.st_ctime, new.st_ctime_nsec) = (c, cn);
-        *to = new;
-    }
-    Some(0)
 }
 
 /// What a descriptor of the program is closed with: one of this library is none for it.
@@ -268,11 +243,26 @@ fn controls(fd: c_int, command: c_int, arg: usize) -> Option<c_int> {
     match command {
         // A placeholder has them, too.
         libc::F_GETFD | libc::F_SETFD => None,
-        libc::F_GETFL if files::dir(fd).is_some() => Some(files::flags(fd) | LARGEFILE),
+        libc::F_GETFL => Some(files::flags(fd) | LARGEFILE),
         libc::F_DUPFD => another(fd, arg as c_int, false).or_else(|| swap(fd)),
         libc::F_DUPFD_CLOEXEC => another(fd, arg as c_int, true).or_else(|| swap(fd)),
         _ => swap(fd),
     }
+}
+
+/// Whether a descriptor is a placeholder of a file.
+fn is_file(fd: c_int) -> bool {
+    !files::is_empty() && files::get(fd).is_some() && files::dir(fd).is_none()
+}
+
+/// Advice on how a file will be used: there is nothing to do for a small one.
+fn advises(fd: c_int, len: off64_t, advice: c_int) -> Option<c_int> {
+    let is_valid = (libc::POSIX_FADV_NORMAL..=libc::POSIX_FADV_NOREUSE).contains(&advice);
+    if is_file(fd) && is_valid && len >= 0 {
+        return Some(0);
+    }
+    // It returns the number of its error.
+    files::swap(fd).err()
 }
 
 /// Before a descriptor is put in the place of another one.
@@ -312,17 +302,11 @@ functions! {
     fn ftruncate64(fd: c_int, size: off64_t) -> c_int {
         truncate(fd, size)
     }
-    fn fstat(fd: c_int, to: *mut stat) -> c_int {
-        status(fd, to)
+    fn fsync(fd: c_int) -> c_int {
+        sync(fd, 0)
     }
-    fn fstat64(fd: c_int, to: *mut stat) -> c_int {
-        status(fd, to)
-    }
-    fn __fxstat(version: c_int, fd: c_int, to: *mut stat) -> c_int {
-        status(fd, to)
-    }
-    fn __fxstat64(version: c_int, fd: c_int, to: *mut stat) -> c_int {
-        status(fd, to)
+    fn fdatasync(fd: c_int) -> c_int {
+        sync(fd, 1)
     }
     fn fchmod(fd: c_int, mode: mode_t) -> c_int {
         change(fd, Op::FileChmod, [mode.into(), 0, 0, 0])
@@ -344,6 +328,23 @@ functions! {
             None => swap(fd),
         }
     }
+    fn posix_fadvise(fd: c_int, offset: off_t, len: off_t, advice: c_int) -> c_int {
+        advises(fd, len, advice)
+    }
+    fn posix_fadvise64(fd: c_int, offset: off64_t, len: off64_t, advice: c_int) -> c_int {
+        advises(fd, len, advice)
+    }
+    fn isatty(fd: c_int) -> c_int {
+        if is_file(fd) {
+            fail(libc::ENOTTY);
+            Some(0)
+        } else {
+            files::swap(fd).err().map(|errno| {
+                fail(errno);
+                0
+            })
+        }
+    }
     fn fcntl(fd: c_int, command: c_int, arg: size_t) -> c_int {
         controls(fd, command, arg)
     }
@@ -361,15 +362,5 @@ functions! {
     }
     fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
         duplicates(old, new)
-    }
-    fn mmap(
-        at: *mut c_void, len: size_t, access: c_int, flags: c_int, fd: c_int, offset: off_t
-    ) -> *mut c_void {
-        swap(fd)
-    }
-    fn mmap64(
-        at: *mut c_void, len: size_t, access: c_int, flags: c_int, fd: c_int, offset: off64_t
-    ) -> *mut c_void {
-        swap(fd)
     }
 }

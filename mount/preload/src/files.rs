@@ -198,6 +198,11 @@ pub fn is_writable(fd: i32) -> bool {
     [libc::O_WRONLY, libc::O_RDWR].contains(&(flags(fd) & libc::O_ACCMODE))
 }
 
+/// Whether a placeholder can be read from.
+pub fn is_readable(fd: i32) -> bool {
+    [libc::O_RDONLY, libc::O_RDWR].contains(&(flags(fd) & libc::O_ACCMODE))
+}
+
 /// Whether each write to a placeholder goes to the end of its file.
 pub fn appends(fd: i32) -> bool {
     flags(fd) & libc::O_APPEND != 0
@@ -224,10 +229,20 @@ fn all_of(file: File) -> impl Iterator<Item = (i32, &'static AtomicU64)> {
     })
 }
 
+/// What it was worth to have the file of a placeholder opened by the daemon: nothing, if the kernel has to.
+fn note_worth(fd: i32, served: bool) {
+    let kind = if flags(fd) & libc::O_ACCMODE == libc::O_RDONLY {
+        &worth::LOOKS
+    } else {
+        &worth::FILES
+    };
+    kind.note(served);
+}
+
 /// A descriptor is about to be closed: it is a placeholder no more. Returns its file.
 fn close(fd: i32) -> Option<File> {
     let (at, entry) = entry(fd)?;
-    worth::FILES.note(true);
+    note_worth(fd, true);
     remove(at, entry).then(|| File::of(entry))
 }
 
@@ -261,7 +276,7 @@ pub fn swap(fd: i32) -> Result<(), i32> {
             DIRS_LEFT.fetch_add(1, Ordering::Relaxed);
             replace_dir(fd, file)
         } else {
-            worth::FILES.note(false);
+            note_worth(fd, false);
             replace(fd, file)
         };
         match swapped {

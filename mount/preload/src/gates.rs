@@ -235,25 +235,24 @@ macro_rules! gates {
 }
 
 gates! {
-    First: read __read __read_chk readv pread pread64 __pread64 __pread_chk __pread64_chk preadv preadv64
+    First: readv preadv preadv64
         preadv2 preadv64v2 __write __pwrite64 pwritev pwritev64 pwritev2 pwritev64v2 fallocate fallocate64
-        fsync fdatasync sync_file_range syncfs flock lockf lockf64 fgetxattr flistxattr fremovexattr
+        sync_file_range syncfs flock lockf lockf64 fgetxattr flistxattr fremovexattr
         tcgetattr tcsetattr tcdrain tcflow tcflush tcgetpgrp tcsetpgrp tcgetsid tcsendbreak fpathconf
         fchdir dprintf vdprintf __dprintf_chk __vdprintf_chk readahead getdents64 getdirentries
         getdirentries64 send __send sendto recv __recv __recv_chk recvfrom __recvfrom_chk recvmsg
         recvmmsg accept accept4 bind connect __connect listen shutdown getsockopt setsockopt getsockname
         getpeername open_by_handle_at mkfifoat mknodat readlinkat __readlinkat_chk __close __lseek __fcntl;
-    At: statx name_to_handle_at futimesat faccessat scandirat scandirat64;
-    Path: stat stat64 lstat lstat64 truncate truncate64 access euidaccess eaccess setxattr getxattr
+    At: name_to_handle_at futimesat scandirat scandirat64;
+    Path: truncate truncate64 setxattr getxattr
         listxattr removexattr lsetxattr lgetxattr llistxattr lremovexattr statfs statfs64 statvfs
         statvfs64 pathconf __open __open64 fopen fopen64 freopen freopen64 opendir chdir realpath
         __realpath_chk canonicalize_file_name remove mkfifo mknod mkstemp mkstemp64 mkstemps mkstemps64
         mkostemp mkostemp64 mkostemps mkostemps64 mkdtemp scandir scandir64 ftw ftw64 nftw nftw64 glob
         glob64 ftok acct;
-    SecondPath: __xstat __xstat64 __lxstat __lxstat64 __xmknod inotify_add_watch;
+    SecondPath: __xmknod inotify_add_watch;
     Paths: link;
-    FirstToo: posix_fallocate posix_fallocate64 posix_fadvise posix_fadvise64 fdopen
-        isatty ttyname ttyname_r __ttyname_r_chk;
+    FirstToo: posix_fallocate posix_fallocate64 fdopen ttyname ttyname_r __ttyname_r_chk;
     All: fork __fork _Fork execve execv execvp execvpe execl execlp execle execveat fexecve forkpty
         daemon login_tty sendmsg sendmmsg __sendmmsg sendfile sendfile64 splice tee vmsplice poll __poll
         ppoll __poll_chk __ppoll_chk select __select pselect epoll_ctl linkat __dup2 __xmknodat aio_read

@@ -3,7 +3,7 @@
 //! asks the daemon by a channel ([`cairnfs_channel`]). What it does not understand goes to libc, and so to
 //! the kernel and the mount, which gives the same result.
 //!
-//! Files that were made so have a *placeholder*: an `O_PATH` descriptor of the root of the mount, which has
+//! Files that were made or opened so have a *placeholder*: an `O_PATH` descriptor of the root of the mount, which has
 //! the number that the program knows, keeps the mount in use as an open file does, and refuses what is done
 //! with it behind the back of this library. Before anything is done with it that is not served here, a
 //! descriptor of the kernel takes its place ([`files::swap`]).
@@ -13,7 +13,8 @@
 //! 2. The state of an open file is the daemon's; here is only its number ([`files`]).
 //! 3. A process that has the memory of another one (`vfork`) and one that was forked behind the back of
 //!    libc serve nothing ([`session::is_here`]).
-//! 4. Every call has a way to libc. A refusal by the daemon is never an error.
+//! 4. Every call has a way to libc. The daemon refuses only what it is sure of: a name that is not there, or is
+//!    there already.
 
 #![cfg(all(
     target_os = "linux",
@@ -30,10 +31,12 @@ mod files;
 mod gates;
 mod life;
 mod limits;
+mod looks;
 mod mounts;
 mod names;
 mod next;
 mod raw;
+mod reads;
 mod session;
 mod times;
 mod umask;
@@ -45,6 +48,8 @@ extern "C" fn begin() {
     descriptors::find();
     dirs::find();
     gates::find();
+    looks::find();
+    reads::find();
     life::begin();
 }
 

@@ -134,15 +134,21 @@ pub struct Seen {
 
 /// Looks at a path relative to a directory, or at the directory if the path is empty. Asks no daemon.
 pub fn see(dir: i32, path: &CStr) -> Option<Seen> {
+    see_all(dir, path).map(|(seen, _)| seen)
+}
+
+/// The same, and which attributes of statx(2) the file system tells.
+pub fn see_all(dir: i32, path: &CStr) -> Option<(Seen, u64)> {
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
     let wanted = StatxFlags::INO | StatxFlags::MNT_ID;
     // SAFETY: the number is only passed on, and what it means is the program's affair.
     let dir = unsafe { rustix::fd::BorrowedFd::borrow_raw(dir) };
     let seen = statx(dir, path, flags, wanted).ok()?;
     let has_mount = seen.stx_mask & StatxFlags::MNT_ID.bits() != 0;
-    has_mount.then_some(Seen {
+    let found = Seen {
         device: (seen.stx_dev_major, seen.stx_dev_minor),
         ino: seen.stx_ino,
         mount: seen.stx_mnt_id,
-    })
+    };
+    has_mount.then_some((found, seen.stx_attributes_mask.bits()))
 }

@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, c_char, c_int, c_uint};
 
-use cairnfs_channel::call::{self, NOW, OPENED, Op, Request, Stat, Why};
+use cairnfs_channel::call::{self, NOW, OPENED, Op, Request, Why};
 use libc::{gid_t, mode_t, timespec, timeval, uid_t, utimbuf};
 use rustix::fd::{AsRawFd, IntoRawFd, OwnedFd};
 use rustix::fs::{self, CWD, Mode, OFlags};
@@ -13,7 +13,7 @@ use crate::next::functions;
 use crate::raw::{LARGEFILE, fail};
 use crate::session::{self, Not, Session};
 use crate::times::{id, time_words, timeval_words};
-use crate::{counters, limits, umask, worth};
+use crate::{counters, limits, looks, umask, worth};
 
 /// Flags of open(2) with which a new file is made by the daemon; with others it is made by the kernel.
 const SERVED: c_int = libc::O_ACCMODE
@@ -37,11 +37,24 @@ const SERVED_DIR: c_int = libc::O_DIRECTORY
     | LARGEFILE;
 
 /// Where a path begins for the daemon, and the rest of it.
-struct Resolved<'p> {
-    number: usize,
-    session: &'static Session,
-    base: u64,
-    rest: &'p [u8],
+pub struct Resolved<'p> {
+    /// The number of the mount.
+    pub number: usize,
+    /// The channel to it.
+    pub session: &'static Session,
+    /// See [`Op`].
+    pub base: u64,
+    /// The rest of the path.
+    pub rest: &'p [u8],
+}
+
+/// Whether a channel is made for a path, if there is none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Starts {
+    /// It is.
+    Yes,
+    /// Nothing is made: what is asked for is not worth it.
+    No,
 }
 
 impl Resolved<'_> {
@@ -53,6 +66,11 @@ impl Resolved<'_> {
 
 /// Finds the mount that a path is in. `None`: in none, or only the kernel can tell.
 fn resolve(dir: c_int, path: *const c_char) -> Option<Resolved<'static>> {
+    resolve_for(dir, path, Starts::Yes)
+}
+
+/// The same, for a call that makes a channel or not.
+pub fn resolve_for(dir: c_int, path: *const c_char, starts: Starts) -> Option<Resolved<'static>> {
     may_lead_here(path);
     if path.is_null() || mounts::all().next().is_none() || !session::is_here() {
         return None;
@@ -78,7 +96,10 @@ fn resolve(dir: c_int, path: *const c_char) -> Option<Resolved<'static>> {
         }
         None => return None,
     };
-    let session = session::get_or_start(number, mount)?;
+    let session = match starts {
+        Starts::Yes => session::get_or_start(number, mount)?,
+        Starts::No => session::get(number)?,
+    };
     let base = match seen {
         Some(seen) => seen,
         None => see_dir(mount.dir).filter(|seen| *seen == session.root)?,
@@ -185,17 +206,17 @@ fn by_path(dir: c_int, path: *const c_char, op: Op, args: [u64; 4]) -> Option<c_
 }
 
 /// What is not done is the kernel's, and needs a directory of the kernel.
-fn or_kernel(dir: c_int, done: Option<c_int>) -> Option<c_int> {
+pub fn or_kernel(dir: c_int, done: Option<c_int>) -> Option<c_int> {
     done.or_else(|| files::swapped(dir))
 }
 
 /// Makes a file or opens a directory.
 fn open_at(dir: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> Option<c_int> {
     may_lead_here(path);
-    let opened = if flags & libc::O_DIRECTORY == 0 {
-        create(dir, path, flags, mode)
-    } else {
-        open_dir(dir, path, flags)
+    let opened = match () {
+        () if flags & libc::O_DIRECTORY != 0 => open_dir(dir, path, flags),
+        () if flags & libc::O_CREAT != 0 => create(dir, path, flags, mode),
+        () => open_file(dir, path, flags),
     };
     or_kernel(dir, opened)
 }
@@ -234,7 +255,7 @@ fn opened(
 
 /// Makes a file, and a placeholder for it.
 fn create(dir: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> Option<c_int> {
-    if flags & libc::O_CREAT == 0 || flags & !SERVED != 0 {
+    if flags & !SERVED != 0 {
         return None;
     }
     let at = resolve(dir, path).filter(|_| worth::FILES.asks())?;
@@ -253,6 +274,21 @@ fn create(dir: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> Option
     if opened.is_none() {
         worth::FILES.note(false);
     }
+    opened
+}
+
+/// Opens a file that is there. It is not worth to make a channel, or to wake the daemon, for one that is only
+/// read.
+fn open_file(dir: c_int, path: *const c_char, flags: c_int) -> Option<c_int> {
+    let only_reads = flags & (libc::O_ACCMODE | libc::O_TRUNC) == libc::O_RDONLY;
+    let is_served = flags & !SERVED == 0 && (only_reads || limits::are_sizes_unlimited());
+    if !is_served || !looks::is_worth_asking(dir) {
+        return None;
+    }
+    let at = resolve_for(dir, path, Starts::No).filter(looks::is_answered_soon)?;
+    let placeholder = placeholder(&at, flags)?;
+    let opened = opened(&at, placeholder, Op::Open, [flags as u64, 0, 0, 0], flags);
+    worth::LOOKS.note(opened.is_some());
     opened
 }
 
@@ -332,34 +368,13 @@ fn symlink_served(target: *const c_char, dir: c_int, path: *const c_char) -> Opt
     or_kernel(dir, resolve(dir, path).and_then(ask_for_link))
 }
 
-/// Attributes of a name in a directory of the daemon; those of all others are the kernel's.
-fn stat_at(dir: c_int, path: *const c_char, to: *mut libc::stat, flags: c_int) -> Option<c_int> {
-    may_lead_here(path);
-    let File { mount, .. } = files::get(dir)?;
-    let is_here = flags == libc::AT_SYMLINK_NOFOLLOW && !to.is_null() && files::dir(dir).is_some();
-    let request = |at: Resolved<'static>| {
-        at.session
-            .call(&Request::of(Op::StatAt, [at.base, 0, 0, 0, 0], at.rest))
-    };
-    let found = if is_here {
-        resolve(dir, path).map(request)
-    } else {
-        None
-    };
-    let done = match found {
-        Some(Ok(words)) => crate::descriptors::put_status(mount, &Stat::of(&words), to),
-        Some(Err(Not::Failed(errno))) => Some(fail(errno)),
-        Some(Err(Not::Mine)) | None => None,
-    };
-    or_kernel(dir, done)
-}
-
 fn mkdir_at(dir: c_int, path: *const c_char, mode: mode_t) -> Option<c_int> {
     let umask = umask::get().into();
     by_path(dir, path, Op::Mkdir, [mode.into(), umask, 0, 0])
 }
 
-const HERE: c_int = libc::AT_FDCWD;
+/// Where relative paths begin.
+pub const HERE: c_int = libc::AT_FDCWD;
 const NEW: c_int = libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC;
 
 functions! {
@@ -478,22 +493,6 @@ functions! {
             [times.actime.cast_unsigned(), 0, times.modtime.cast_unsigned(), 0]
         };
         by_path(HERE, path, Op::Utimens, words)
-    }
-    fn fstatat(dir: c_int, path: *const c_char, to: *mut libc::stat, flags: c_int) -> c_int {
-        stat_at(dir, path, to, flags)
-    }
-    fn fstatat64(dir: c_int, path: *const c_char, to: *mut libc::stat, flags: c_int) -> c_int {
-        stat_at(dir, path, to, flags)
-    }
-    fn __fxstatat(
-        version: c_int, dir: c_int, path: *const c_char, to: *mut libc::stat, flags: c_int
-    ) -> c_int {
-        stat_at(dir, path, to, flags)
-    }
-    fn __fxstatat64(
-        version: c_int, dir: c_int, path: *const c_char, to: *mut libc::stat, flags: c_int
-    ) -> c_int {
-        stat_at(dir, path, to, flags)
     }
     fn umask(mode: mode_t) -> mode_t {
         if session::is_here() {

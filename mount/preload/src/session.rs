@@ -30,7 +30,7 @@ use rustix::net::{
 };
 use rustix::process::{Resource, getpid, getrlimit};
 
-use crate::counters;
+use crate::{counters, worth};
 use crate::mounts::{self, MOST, Mount, Seen, Text};
 
 const NONE: u32 = 0;
@@ -57,6 +57,8 @@ pub struct Session {
     pub door: Text<64>,
     /// The root of the mount.
     pub root: Seen,
+    /// The attributes of statx(2) that the kernel tells of inodes in the mount.
+    pub attributes: u64,
     /// The table of mounts, and whether it is being looked at.
     table: OwnedFd,
     looks: AtomicBool,
@@ -184,6 +186,12 @@ impl Place {
     }
 }
 
+/// Whether any channel is ready.
+pub fn is_any_ready() -> bool {
+    let mut states = PLACES.iter().map(|place| &place.state);
+    states.any(|state| state.load(Ordering::Acquire) == READY)
+}
+
 /// The channel to a mount with this number, if it is ready.
 pub fn get(number: usize) -> Option<&'static Session> {
     PLACES.get(number)?.get()
@@ -232,7 +240,10 @@ fn start(mount: &Mount) -> Option<Session> {
     if !dir.push(mount.dir) {
         return None;
     }
-    let root = mounts::see(libc::AT_FDCWD, dir.c_str()).filter(|r| r.device == mount.device)?;
+    let (root, attributes) = mounts::see_all(libc::AT_FDCWD, dir.c_str())?;
+    if root.device != mount.device {
+        return None;
+    }
     let flags = SocketFlags::CLOEXEC;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).ok()?;
     for which in [Timeout::Recv, Timeout::Send] {
@@ -247,6 +258,7 @@ fn start(mount: &Mount) -> Option<Session> {
         client: Client::new(memory, doorbell, socket).ok()?,
         door,
         root,
+        attributes,
         table,
         looks: AtomicBool::new(false),
         whole: AtomicBool::new(false),
@@ -312,10 +324,16 @@ fn answer(request: &Request<'_>, reply: Option<&[u8]>) -> Result<[u64; ANSWER], 
             Ok(words)
         }
         Some((Status::NotMine, [why, ..])) => {
-            counters::left(Why::of(why).unwrap_or(Why::Call));
+            let why = Why::of(why).unwrap_or(Why::Call);
+            counters::left(why);
+            if why == Why::Cached && request.op == Op::Create {
+                worth::looked_before();
+            }
             Err(Not::Mine)
         }
         Some((Status::Failed, [errno, ..])) => {
+            // Whether a name is there is all that was found out.
+            counters::served(Op::StatAt);
             Err(Not::Failed(i32::try_from(errno).unwrap_or(libc::EIO)))
         }
         None => Err(Not::Mine),
@@ -350,6 +368,36 @@ impl Session {
         let reply = reply.get(..len).unwrap_or_default();
         answer(request, Some(reply))?;
         Ok(reply.get(8..).unwrap_or_default())
+    }
+
+    /// As [`Self::call`], for a call that takes long.
+    pub fn call_long(&self, request: &Request<'_>) -> Result<[u64; ANSWER], Not> {
+        let mut reply = [0; REPLY];
+        let called = self.client.call_long(&[&request.head()[..]], &mut reply);
+        let Ok(len) = called else {
+            self.breaks();
+            return Err(Not::Mine);
+        };
+        answer(request, reply.get(..len))
+    }
+
+    /// As [`Self::call`], for a reply of bytes; returns how many there are.
+    pub fn call_for_bytes(&self, request: &Request<'_>, to: &mut [u8]) -> Result<usize, Not> {
+        let mut words = [[0; 8]; 2];
+        let called = self
+            .client
+            .call_for_bytes(&[&request.head()[..]], &mut words, to);
+        let Ok((len, bytes)) = called else {
+            self.breaks();
+            return Err(Not::Mine);
+        };
+        let [count, ..] = answer(request, words.as_flattened().get(..len))?;
+        Ok(usize::try_from(count).map_or(0, |count| count.min(bytes)))
+    }
+
+    /// Whether the daemon looks for calls of this program, so that one needs not wake it.
+    pub fn is_awake(&self) -> bool {
+        self.client.is_awake()
     }
 
     /// As [`Self::call`], for a call that cannot fail: it may be carried out later. `done` is what it

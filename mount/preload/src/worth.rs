@@ -1,7 +1,7 @@
 //! Whether it is worth asking the daemon: a program of which call after call is left to the kernel asks ever more
 //! rarely, as each vain question costs more than the call itself. What is not asked is the kernel's.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use cairnfs_channel::call::Why;
 
@@ -22,8 +22,24 @@ pub struct Worth {
 
 /// Files that are made. One that is handed to the kernel before it is closed was asked for in vain.
 pub static FILES: Worth = Worth::new();
-/// Other calls with a path.
+/// Other calls with a path that change something.
 pub static NAMES: Worth = Worth::new();
+/// Those that change nothing, and files that are opened to be read.
+pub static LOOKS: Worth = Worth::new();
+
+/// Whether looks are worth to wake the daemon.
+static WAKES: AtomicBool = AtomicBool::new(false);
+
+/// A name could not be made because the kernel had looked for it: the program looks before it makes names, and
+/// the next looks better wake the daemon.
+pub fn looked_before() {
+    WAKES.store(true, Ordering::Relaxed);
+}
+
+/// Whether the daemon is to be woken for a look.
+pub fn wakes() -> bool {
+    WAKES.load(Ordering::Relaxed)
+}
 
 impl Worth {
     const fn new() -> Self {
@@ -33,15 +49,21 @@ impl Worth {
         }
     }
 
-    /// Whether to ask for the next call.
+    /// Whether to ask for the next call. If not, it counts as left to the kernel.
     pub fn asks(&self) -> bool {
+        let asks = self.asks_uncounted();
+        if !asks {
+            counters::left(Why::Known);
+        }
+        asks
+    }
+
+    /// The same, for a call that may have nothing to do with a mount.
+    pub fn asks_uncounted(&self) -> bool {
         let left = self.skipped.load(Ordering::Relaxed);
         // Threads that count at once only ask sooner.
         self.skipped
             .store(left.saturating_sub(1), Ordering::Relaxed);
-        if left > 0 {
-            counters::left(Why::Known);
-        }
         left == 0
     }
 

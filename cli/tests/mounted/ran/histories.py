@@ -591,12 +591,16 @@ def killed(pid):
     """The daemon is killed."""
     fd = served("f")
     os.write(fd, b"abc")
-    synced = served("synced")
-    os.write(synced, b"durable")
-    os.fsync(synced)
+    for n in range(20):
+        synced = served(f"synced{n}")
+        os.write(synced, b"durable")
+        (os.fsync if n % 2 else os.fdatasync)(synced)
+        assert real_flags(synced) & os.O_PATH
+        os.close(synced)
     os.kill(int(pid), signal.SIGKILL)
     for what in [
-        lambda: os.write(fd, b"d"),
+        # What needs not be waited for fails as soon as there is too much of it.
+        lambda: [os.write(fd, b"d") for _ in range(30)],
         lambda: os.open("g", NEW, 0o600),
         lambda: os.mkdir("d"),
         lambda: os.fsync(fd),

@@ -16,6 +16,7 @@ use crate::place::{CAIRNFS, Place, able, arg, may_drop_caches, said, shell, succ
 
 const HISTORIES: &str = include_str!("histories.py");
 const REACHED: &str = include_str!("reached.py");
+const LOOKED: &str = include_str!("looked.py");
 const WORKER: &str = include_str!("worker.py");
 const SEQUENCES: &str = include_str!("sequences.py");
 const SIGNALS: &str = include_str!("signals.c");
@@ -44,6 +45,7 @@ fn begun(size: &str, options: &str) -> Place {
     for (name, text) in [
         ("histories.py", HISTORIES),
         ("reached.py", REACHED),
+        ("looked.py", LOOKED),
         ("worker.py", WORKER),
         ("sequences.py", SEQUENCES),
         ("crowd.py", CROWD),
@@ -91,6 +93,10 @@ histories! {
     histories: tail offsets descends closes_on_exec moves working_directory threads full_table sizes closes
     umasks behind_the_back mounts_inside bound copies from_outside freed
     directories removed_trees
+}
+
+histories! {
+    looked: looks absent opened_again mapped beside_the_kernel advised
 }
 
 histories! {
@@ -157,7 +163,10 @@ fn killed() {
     place.umount();
     place.check();
     place.mount("");
-    assert_eq!(fs::read(place.at("synced")).unwrap(), b"durable");
+    for n in 0..20 {
+        let synced = fs::read(place.at(&format!("synced{n}")));
+        assert_eq!(synced.unwrap(), b"durable");
+    }
     place.finish();
 }
 

@@ -1,9 +1,11 @@
 """Makes the calls that it reads, one JSON list a line, in the directory of its argument, and writes what
 came of each: what a program sees of it, or the error number. Descriptors have names."""
 
+import ctypes
 import json
 import mmap
 import os
+import struct
 import subprocess
 import sys
 
@@ -19,6 +21,33 @@ def attributes(stat):
     if stat.st_mode & 0o170000 == 0o040000:
         return [stat.st_mode, stat.st_nlink]
     return [stat.st_mode, stat.st_nlink, stat.st_size, stat.st_uid, stat.st_gid]
+
+
+libc = ctypes.CDLL(None, use_errno=True)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t] + 3 * [ctypes.c_int] + [ctypes.c_long]
+
+
+def extended(path, flags, mask):
+    """What statx(2) tells, besides that its mask and attributes are those of the root."""
+    found = ctypes.create_string_buffer(256)
+    if libc.statx(-100, path.encode(), flags, mask, found) == -1:
+        raise OSError(ctypes.get_errno(), path)
+    told, block, attributes, links, user, group, mode, size = struct.unpack_from("=IIQIIIH10xQ", found)
+    assert told & mask & 0x7FF == mask & 0x7FF and block and not attributes, found.raw
+    is_dir = mode & 0o170000 == 0o040000
+    return [mode, links] + ([] if is_dir else [size, user, group])
+
+
+def mapped_privately(fd):
+    size = os.fstat(fd).st_size
+    # Not by Python's mapping, which needs a duplicate.
+    at = libc.mmap(None, size, mmap.PROT_READ, mmap.MAP_PRIVATE, fd, 0)
+    if at == ctypes.c_void_p(-1).value:
+        raise OSError(ctypes.get_errno(), "mmap")
+    text = ctypes.string_at(at, size).hex()
+    libc.munmap(ctypes.c_void_p(at), ctypes.c_size_t(size))
+    return text
 
 
 def opened(name, path, flags, mode):
@@ -132,6 +161,8 @@ BY_FILE = {
     "fchown": os.fchown,
     "futimens": times_set,
     "fsync": os.fsync,
+    "fdatasync": os.fdatasync,
+    "map": mapped_privately,
     "dup": duplicated,
     "mmap": mapped,
     "fork": forked,
@@ -163,6 +194,9 @@ BY_PATH = {
     "chown": os.chown,
     "utime": lambda path, access, change: os.utime(path, ns=(access, change)),
     "stat": lambda path: attributes(os.lstat(path)),
+    "follow": lambda path: attributes(os.stat(path)),
+    "statx": extended,
+    "access": os.access,
     "list": lambda path: sorted(os.listdir(path)),
     "read": read,
     "append": appended,

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use cairnfs::fs::{FileSystem, MakeOptions, Options, make};
-use cairnfs_channel::Handler;
+use cairnfs_channel::{Answered, Asked, Handler};
 use cairnfs_disk::types::{Creds, KillPrivileges, SetAttr, SetTime, Time};
 
 use crate::Result;
@@ -25,8 +25,9 @@ const VOLUME: u64 = 4 << 30;
 pub struct Nothing;
 
 impl Handler for Nothing {
-    fn handle(&mut self, _: u64, _: &[u8], _: bool, reply: &mut Vec<u8>) {
+    fn handle(&mut self, _: &Asked<'_>, _: &[u8], reply: &mut Vec<u8>) -> Answered {
         reply.extend([0; 8]);
+        Answered::Now
     }
 }
 
@@ -130,10 +131,12 @@ fn take(bytes: &[u8]) -> Option<(u64, &[u8])> {
 }
 
 impl Handler for Engine {
-    fn handle(&mut self, channel: u64, request: &[u8], _: bool, reply: &mut Vec<u8>) {
+    fn handle(&mut self, from: &Asked<'_>, request: &[u8], reply: &mut Vec<u8>) -> Answered {
+        let channel = from.channel;
         match self.answer(channel, request, reply) {
             Some(Ok(())) => {}
             failed => eprintln!("cairnfs-bench: a call of client {channel} failed: {failed:?}"),
         }
+        Answered::Now
     }
 }

@@ -24,7 +24,7 @@ use cairnfs_disk::types::{Creds, SetAttr};
 use cairnfs_fuse::ops::Ops;
 use cairnfs_fuse::options::WriteMode;
 use cairnfs_fuse::person::Person;
-use cairnfs_fuse::programs::Programs;
+use cairnfs_fuse::programs::{Durable, Programs};
 
 use self::honest::Honest;
 use self::hostile::{Hostile, Script};
@@ -122,7 +122,7 @@ impl Mount {
             WriteMode::Through,
         ));
         Ok(Self {
-            programs: Programs::new(Arc::clone(&ops)),
+            programs: Programs::new(Arc::clone(&ops), Durable::alone(&ops), false),
             device,
             fs,
             ops,

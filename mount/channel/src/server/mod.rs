@@ -25,11 +25,83 @@ const ROUNDS: u32 = sized(32, 2) as u32;
 /// The doorbell of the thread itself.
 const OWN: u64 = 0;
 
+/// Where a request came from.
+pub struct Asked<'s> {
+    /// The number of the channel.
+    pub channel: u64,
+    /// Whether the program may not wait for the reply.
+    pub deferred: bool,
+    end: &'s Arc<DaemonEnd>,
+    slot: u32,
+}
+
+impl Asked<'_> {
+    /// The reply is promised, if not too many replies of this channel are.
+    pub fn promise(&self) -> Option<Promise> {
+        if self.end.promised.fetch_add(1, Ordering::Relaxed) >= SLOTS {
+            self.end.promised.fetch_sub(1, Ordering::Relaxed);
+            return None;
+        }
+        Some(Promise {
+            end: Arc::clone(self.end),
+            slot: self.slot,
+            kept: false,
+        })
+    }
+}
+
+/// A reply that any thread gives later. One that is dropped gives an empty reply.
+pub struct Promise {
+    end: Arc<DaemonEnd>,
+    slot: u32,
+    kept: bool,
+}
+
+impl Promise {
+    /// Gives the reply, of which more than [`PAYLOAD`] bytes are cut off.
+    pub fn keep(mut self, reply: &[u8]) {
+        self.give(reply);
+    }
+
+    fn give(&mut self, reply: &[u8]) {
+        self.kept = true;
+        if let Some(slot) = self.end.region.slots.get(self.slot as usize) {
+            give(slot, reply);
+        }
+        self.end.promised.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Promise {
+    fn drop(&mut self) {
+        if !self.kept {
+            self.give(&[]);
+        }
+    }
+}
+
+/// Puts the reply into a slot, and wakes who waits for it.
+fn give(slot: &Slot, reply: &[u8]) {
+    slot.put(&[reply.get(..PAYLOAD).unwrap_or(reply)]);
+    // A program that has spoiled the state only spoils its own wait.
+    if slot.state.swap(state::ANSWERED, Ordering::AcqRel) == state::AWAITED {
+        wake(&slot.state);
+    }
+}
+
+/// What became of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Answered {
+    /// The reply is there.
+    Now,
+    /// It was [promised](Asked::promise).
+    Later,
+}
+
 /// What answers requests.
 pub trait Handler {
-    /// Answers the request of a channel. The reply is empty; more than [`PAYLOAD`] bytes of it are cut
-    /// off. The program may not wait for the reply of a request that is `deferred`.
-    fn handle(&mut self, channel: u64, request: &[u8], deferred: bool, reply: &mut Vec<u8>);
+    /// Answers a request. The reply is empty; more than [`PAYLOAD`] bytes of it are cut off.
+    fn handle(&mut self, from: &Asked<'_>, request: &[u8], reply: &mut Vec<u8>) -> Answered;
 
     /// Requests are handled now that were all made before. They have one time.
     fn begins(&mut self) {}
@@ -133,23 +205,21 @@ struct Buffers {
 }
 
 impl Buffers {
-    /// Answers the request in a slot.
-    fn answer(&mut self, slot: &Slot, from: (u64, bool), handler: &mut dyn Handler) {
-        let (channel, deferred) = from;
+    /// Answers the request in a slot, or has it answered later.
+    fn answer(&mut self, from: &Asked<'_>, handler: &mut dyn Handler) {
+        let Some(slot) = from.end.region.slots.get(from.slot as usize) else {
+            return;
+        };
         let len = slot.take(&mut self.request);
         self.reply.clear();
         let request = self.request.get(..len).unwrap_or_default();
-        handler.handle(channel, request, deferred, &mut self.reply);
-        self.reply.truncate(PAYLOAD);
-        slot.put(&[&self.reply]);
-        // A program that has spoiled the state only spoils its own wait.
-        if slot.state.swap(state::ANSWERED, Ordering::AcqRel) == state::AWAITED {
-            wake(&slot.state);
+        if handler.handle(from, request, &mut self.reply) == Answered::Now {
+            give(slot, &self.reply);
         }
     }
 
     /// Carries out what the program of a channel has deferred.
-    fn pass(&mut self, number: u64, channel: &DaemonEnd, handler: &mut dyn Handler) {
+    fn pass(&mut self, number: u64, channel: &Arc<DaemonEnd>, handler: &mut dyn Handler) {
         channel.pass(|bits| {
             let slots = &channel.region.slots;
             let mut turns = std::mem::take(&mut self.turns);
@@ -159,10 +229,14 @@ impl Buffers {
             }));
             turns.sort_unstable();
             handler.begins();
-            for (_, at) in turns.drain(..) {
-                if let Some(slot) = slots.get(at as usize) {
-                    self.answer(slot, (number, true), handler);
-                }
+            for (_, slot) in turns.drain(..) {
+                let from = Asked {
+                    channel: number,
+                    deferred: true,
+                    end: channel,
+                    slot,
+                };
+                self.answer(&from, handler);
             }
             self.turns = turns;
             handler.is_passed();
@@ -280,10 +354,14 @@ impl Server {
             if channel.has_deferred() {
                 self.buffers.pass(number, &channel, handler);
             }
-            for at in numbers(calls) {
-                if let Some(slot) = channel.region.slots.get(at as usize) {
-                    self.buffers.answer(slot, (number, false), handler);
-                }
+            for slot in numbers(calls) {
+                let from = Asked {
+                    channel: number,
+                    deferred: false,
+                    end: &channel,
+                    slot,
+                };
+                self.buffers.answer(&from, handler);
             }
             handler.ends();
         }

@@ -37,14 +37,15 @@ impl Seen {
 struct Notes(Arc<Seen>);
 
 impl Handler for Notes {
-    fn handle(&mut self, channel: u64, request: &[u8], _: bool, reply: &mut Vec<u8>) {
+    fn handle(&mut self, from: &Asked<'_>, request: &[u8], reply: &mut Vec<u8>) -> Answered {
         let word = u64::from_le_bytes(request.try_into().unwrap());
         let done = !*self.0.known.lock().unwrap();
         if done {
-            self.0.words().push((channel, word));
+            self.0.words().push((from.channel, word));
         }
         reply.extend(word.to_le_bytes());
         reply.extend(u64::from(done).to_le_bytes());
+        Answered::Now
     }
 }
 

@@ -1,5 +1,6 @@
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::AtomicUsize;
+use std::sync::mpsc;
 use std::thread;
 
 use super::*;
@@ -10,8 +11,9 @@ use crate::{Client, Deferred, Gone, channel};
 struct Reverse;
 
 impl Handler for Reverse {
-    fn handle(&mut self, _: u64, request: &[u8], _: bool, reply: &mut Vec<u8>) {
+    fn handle(&mut self, _: &Asked<'_>, request: &[u8], reply: &mut Vec<u8>) -> Answered {
         reply.extend(request.iter().rev());
+        Answered::Now
     }
 }
 
@@ -84,8 +86,9 @@ fn a_call_after_a_pause_is_answered() {
 fn requests_that_nobody_waits_for_are_carried_out_and_free_their_slots() {
     struct Counted(Arc<AtomicUsize>);
     impl Handler for Counted {
-        fn handle(&mut self, _: u64, request: &[u8], _: bool, _: &mut Vec<u8>) {
+        fn handle(&mut self, _: &Asked<'_>, request: &[u8], _: &mut Vec<u8>) -> Answered {
             self.0.fetch_add(request.len(), Ordering::SeqCst);
+            Answered::Now
         }
     }
     let counted = Arc::<AtomicUsize>::default();
@@ -107,6 +110,110 @@ fn requests_that_nobody_waits_for_are_carried_out_and_free_their_slots() {
     running.end();
 }
 
+/// Promises each reply that it can: the request, in another thread. Every tenth is dropped.
+struct Promises(mpsc::Sender<(Promise, Vec<u8>)>);
+
+impl Handler for Promises {
+    fn handle(&mut self, from: &Asked<'_>, request: &[u8], reply: &mut Vec<u8>) -> Answered {
+        match from.promise() {
+            Some(promise) => {
+                self.0.send((promise, request.to_vec())).unwrap();
+                Answered::Later
+            }
+            None => {
+                reply.push(0);
+                Answered::Now
+            }
+        }
+    }
+}
+
+#[test]
+fn promised_replies_come_from_other_threads_while_the_server_goes_on() {
+    let (sender, promised) = mpsc::channel();
+    let (mut server, mut handler) = (Server::new().unwrap(), Promises(sender));
+    let joiner = server.joiner();
+    let thread = Some(thread::spawn(move || server.run(&mut handler)));
+    let mut running = Running { joiner, thread };
+    let (client, _socket) = running.client();
+    let client = &client;
+    thread::scope(|scope| {
+        // The server has taken all requests before the first reply is given, in reverse order.
+        let given = scope.spawn(move || {
+            for _ in 0..20 {
+                let mut all: Vec<_> = promised.iter().take(8).collect();
+                while let Some((promise, request)) = all.pop() {
+                    match request[0] % 10 {
+                        7 => drop(promise),
+                        _ => promise.keep(&request),
+                    }
+                }
+            }
+        });
+        for thread in 0..8u8 {
+            scope.spawn(move || {
+                for call in 0..20u8 {
+                    let mut reply = [0; 8];
+                    let request = [call, thread, 0, 0, 0, 0, 0, 0];
+                    let len = client.call_long(&[&request], &mut reply).unwrap();
+                    let expected = if call % 10 == 7 { 0 } else { 8 };
+                    assert_eq!(len, expected);
+                    assert!(len == 0 || reply == request);
+                }
+            });
+        }
+        given.join().unwrap();
+    });
+    running.end();
+}
+
+/// A program that makes request after request in slots whose replies are promised gets no more promises
+/// than it has slots.
+#[test]
+fn promises_of_a_program_are_bounded() {
+    let (sender, promised) = mpsc::channel();
+    let (mut server, mut handler) = (Server::new().unwrap(), Promises(sender));
+    let joiner = server.joiner();
+    let ends = channel().unwrap();
+    let region = Region::map(&ends.memory).unwrap();
+    joiner.join(ends.daemon);
+    let thread = Some(thread::spawn(move || server.run(&mut handler)));
+    let mut running = Running { joiner, thread };
+    for _ in 0..4 {
+        region.pending.store(u64::MAX, Ordering::SeqCst);
+        while region.pending.load(Ordering::SeqCst) != 0 {
+            let _ = rustix::io::write(&ends.doorbell, &1u64.to_ne_bytes());
+            thread::yield_now();
+        }
+    }
+    let (client, _socket) = running.client();
+    // The server is behind all of them when it has promised this reply.
+    let other = thread::spawn(move || client.call_long(&[&[3; 8]], &mut [0; 8]));
+    let mut all = Vec::new();
+    while all.last().is_none_or(|(_, request): &(_, Vec<u8>)| request[..] != [3; 8]) {
+        all.push(promised.recv().unwrap());
+    }
+    assert_eq!(all.len(), SLOTS + 1);
+    drop(all);
+    assert_eq!(other.join().unwrap(), Ok(0));
+    running.end();
+}
+
+#[test]
+fn bytes_behind_words_go_where_they_are_wanted() {
+    let mut running = Running::new();
+    let (client, _socket) = running.client();
+    let request: Vec<u8> = (0..40).rev().collect();
+    let (mut words, mut bytes) = ([[0; 8]; 2], [0; 30]);
+    let lens = client.call_for_bytes(&[&request], &mut words, &mut bytes);
+    assert_eq!(lens, Ok((16, 24)));
+    assert_eq!(words.as_flattened(), &(0..16).collect::<Vec<_>>()[..]);
+    assert_eq!(bytes[..24], (16..40).collect::<Vec<_>>()[..]);
+    let lens = client.call_for_bytes(&[&request[..8]], &mut words, &mut bytes);
+    assert_eq!(lens, Ok((8, 0)));
+    running.end();
+}
+
 /// A file of one program: words that were appended, and whether others know it.
 #[derive(Default)]
 struct Appended {
@@ -117,13 +224,14 @@ struct Appended {
 struct Appends(Arc<Mutex<Appended>>);
 
 impl Handler for Appends {
-    fn handle(&mut self, _: u64, request: &[u8], _: bool, reply: &mut Vec<u8>) {
+    fn handle(&mut self, _: &Asked<'_>, request: &[u8], reply: &mut Vec<u8>) -> Answered {
         let mut file = self.0.lock().unwrap();
         if !file.known {
             let word = request.try_into().unwrap();
             file.words.push(u64::from_le_bytes(word));
         }
         reply.push(u8::from(!file.known));
+        Answered::Now
     }
 }
 
@@ -274,10 +382,10 @@ fn hostile_memory_harms_only_its_own_program() {
 struct Flooded(Region);
 
 impl Handler for Flooded {
-    fn handle(&mut self, channel: u64, request: &[u8], _: bool, reply: &mut Vec<u8>) {
+    fn handle(&mut self, from: &Asked<'_>, request: &[u8], reply: &mut Vec<u8>) -> Answered {
         self.0.pending.store(u64::MAX, Ordering::Relaxed);
         self.0.deferred.store(u64::MAX, Ordering::Relaxed);
-        Reverse.handle(channel, request, false, reply);
+        Reverse.handle(from, request, reply)
     }
 }
 

@@ -34,7 +34,7 @@ use crate::negotiate;
 use crate::ops::{Caller, Found, NewEntry, Ops, Outcome, caught};
 use crate::options::{MountOptions, WriteMode};
 use crate::program_files::DOOR;
-use crate::programs::Programs;
+use crate::programs::{Durable, Programs};
 use crate::syncs::Syncs;
 use crate::trees::STALE;
 use crate::waiting::Waiting;
@@ -72,6 +72,11 @@ impl Adapter {
     /// Creates an adapter that serves `ops` with `options`.
     pub fn new(ops: Arc<Ops>, options: &MountOptions) -> Self {
         let waiting = Waiting::new(options.event_loops());
+        let syncs = Syncs::new(Arc::clone(&ops));
+        let durable = Durable {
+            syncs: syncs.clone(),
+            waiting: waiting.for_rings(),
+        };
         Self {
             write: options.write,
             birth_times: options.birth_times,
@@ -80,8 +85,12 @@ impl Adapter {
             for_kernel: Arc::default(),
             working: Waiting::for_long_work(),
             late: Waiting::for_rings_only(),
-            syncs: Syncs::new(Arc::clone(&ops)),
-            programs: Arc::new(Programs::new(Arc::clone(&ops))),
+            syncs,
+            programs: Arc::new(Programs::new(
+                Arc::clone(&ops),
+                durable,
+                options.birth_times,
+            )),
             ops,
         }
     }

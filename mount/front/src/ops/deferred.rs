@@ -8,6 +8,7 @@
 
 use std::sync::Arc;
 
+use cairnfs::fs::FsyncRequest;
 use cairnfs_channel::call::{self, Op, Request, Status, Why};
 use cairnfs_disk::types::{Attr, SetAttr};
 
@@ -46,6 +47,16 @@ impl Ops {
         let Some(request) = Request::parse(request) else {
             return call::put_reply(reply, Status::NotMine, &[Why::Call as u64]);
         };
+        if request.op == Op::Read {
+            self.set_merged(merged);
+            return match self.read_for(program, &request) {
+                Ok(bytes) => {
+                    self.program_counts.answered(request.op, false);
+                    call::put_bytes(reply, &bytes);
+                }
+                Err(not) => self.put_not(&not, reply),
+            };
+        }
         let deferred = deferred && request.op.may_be_deferred();
         let served = if deferred && self.merges(program, &request, merged) {
             Ok(Vec::new())
@@ -63,11 +74,53 @@ impl Ops {
                 self.program_counts.answered(request.op, deferred);
                 call::put_reply(reply, Status::Done, &words);
             }
-            Err(Not::Mine(why)) => {
-                self.program_counts.left(why);
-                call::put_reply(reply, Status::NotMine, &[why as u64]);
+            Err(not) => self.put_not(&not, reply),
+        }
+    }
+
+    /// Answers that something is not done.
+    fn put_not(&self, not: &Not, reply: &mut Vec<u8>) {
+        match not {
+            Not::Mine(why) => {
+                self.program_counts.left(*why);
+                call::put_reply(reply, Status::NotMine, &[*why as u64]);
             }
-            Err(Not::Failed(errno)) => {
+            Not::Failed(errno) => {
+                // Whether a name is there is all that was found out.
+                self.program_counts.answered(Op::StatAt, false);
+                call::put_reply(reply, Status::Failed, &[errno.unsigned_abs().into()]);
+            }
+        }
+    }
+
+    /// What a program wants to be made durable; `None`, with a reply, if that is not done.
+    pub fn to_sync(
+        &self,
+        program: &Program,
+        request: &Request<'_>,
+        merged: &mut Option<Merged>,
+        reply: &mut Vec<u8>,
+    ) -> Option<FsyncRequest> {
+        self.set_merged(merged);
+        let [_, data_only, ..] = request.args;
+        match self.synced(program, request) {
+            Ok(ino) => Some(FsyncRequest {
+                ino,
+                data_only: data_only != 0,
+            }),
+            Err(not) => {
+                self.put_not(&not, reply);
+                None
+            }
+        }
+    }
+
+    /// Answers what became of an fsync.
+    pub fn put_synced(&self, outcome: Outcome<()>, reply: &mut Vec<u8>) {
+        self.program_counts.answered_by_any(Op::Sync);
+        match outcome {
+            Ok(()) => call::put_reply(reply, Status::Done, &[]),
+            Err(Refusal(errno)) => {
                 call::put_reply(reply, Status::Failed, &[errno.unsigned_abs().into()]);
             }
         }

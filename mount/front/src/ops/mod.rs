@@ -23,7 +23,9 @@ mod attributes;
 mod contents;
 pub mod deferred;
 mod entries;
+mod program_contents;
 mod program_dirs;
+mod program_looks;
 pub mod programs;
 mod replacing;
 

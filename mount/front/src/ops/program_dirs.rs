@@ -1,4 +1,4 @@
-//! Directories that programs open, list and look into by a channel, beside what they change
+//! Directories that programs open and list by a channel, beside what they change
 //! ([`super::programs`]).
 //!
 //! The kernel learns of none of it: what programs remove next is still unknown to it. A directory whose listing
@@ -11,14 +11,14 @@ use std::path::Path;
 
 use cairnfs::fs::FileSystem;
 use cairnfs_channel::PAYLOAD;
-use cairnfs_channel::call::{Entry, Location, NONE, Stat, Why};
+use cairnfs_channel::call::{Entry, Location, NONE, Why};
 use cairnfs_core::fs::MAX_ENTRIES;
 use cairnfs_disk::format::ROOT_INO;
 use cairnfs_disk::types::FileKind;
 
 use crate::convert::type_bits;
 use crate::ops::entries::is_removed;
-use crate::ops::programs::{Done, Not, Serving, child, not};
+use crate::ops::programs::{Done, Not, Serving, look_up, not};
 use crate::person::READ;
 use crate::program_files::ProgramFile;
 use crate::trees::Place;
@@ -32,7 +32,7 @@ impl Serving<'_> {
         self.has_room()?;
         let at = self.walk(at)?;
         let Place { fs, .. } = at.dir;
-        let dir = child(&fs, at.dir.ino, at.name)?;
+        let dir = look_up(&fs, at.dir.ino, at.name)?;
         if dir.kind != FileKind::Directory {
             return not(Why::Path);
         }
@@ -48,6 +48,7 @@ impl Serving<'_> {
             ino: dir.ino,
             channel: self.program.channel,
             offset: 0,
+            readable: false,
             writable: false,
             append: false,
             is_dir: true,
@@ -123,12 +124,5 @@ impl Serving<'_> {
             path: path.as_os_str().as_bytes(),
         };
         Ok(location.words())
-    }
-
-    /// The attributes of a name that the kernel does not know.
-    pub(super) fn stat_at(&self, at: (u64, &[u8])) -> Done<Stat> {
-        let at = self.walk(at)?;
-        let attr = self.unknown(child(&at.dir.fs, at.dir.ino, at.name)?)?;
-        Ok(self.shown(&attr))
     }
 }

@@ -5,8 +5,8 @@
 //! 2. In a directory that the kernel knows, nothing is changed of which it may have cached the absence or
 //!    a listing ([`crate::known_dirs`]), and it drops its attributes before the program is answered.
 //! 3. References of the kernel are excluded meanwhile, so what was found out about them holds.
-//! 4. Nothing is refused here: what would fail, what is not certain, and what has to wait for the device is
-//!    left to the kernel, as nothing was done.
+//! 4. Only that a name does not exist, or does already, is told here. All else that would fail, what is not
+//!    certain, and what has to wait for the device is left to the kernel, as nothing was done.
 //! 5. What a program has deferred on a file cannot be left to the kernel any more. It waits for the device, and
 //!    has space that was set aside ([`crate::deferrals`]). If it fails all the same, a write counts as lost.
 
@@ -16,13 +16,13 @@ use std::time::Duration;
 
 use cairnfs::Error;
 use cairnfs::fs::FileSystem;
-use cairnfs_channel::call::{self, Lease, NONE, Op, Request, Stat, Why};
+use cairnfs_channel::call::{self, Lease, NONE, Op, Request, Why};
 use cairnfs_disk::acl;
 use cairnfs_disk::format::ROOT_INO;
 use cairnfs_disk::types::{Attr, FileKind, RenameMode, SetAttr, SetTime, Time};
 
 use crate::admission::Purpose;
-use crate::convert::{Refusal, file_attr};
+use crate::convert::Refusal;
 use crate::fault::{InjectedFault, is_injected};
 use crate::ops::entries::{inherit, make};
 use crate::ops::{Found, NewEntry, Ops, Outcome, caught};
@@ -71,12 +71,14 @@ pub struct Program {
     pub person: Person,
     /// The number of its channel.
     pub channel: u64,
+    /// Whether the mount shows times of birth.
+    pub birth_times: bool,
 }
 
 /// A directory, and a name in it.
 pub(super) struct At<'p> {
     pub(super) dir: Place,
-    attr: Attr,
+    pub(super) attr: Attr,
     pub(super) name: &'p [u8],
 }
 
@@ -93,24 +95,34 @@ pub(super) struct Serving<'o> {
 impl Ops {
     /// Does what a program asks for.
     pub(super) fn served(&self, program: &Program, request: &Request<'_>) -> Done<Vec<u64>> {
+        self.serving(program, request, |serving| serving.serve(request))
+    }
+
+    /// Serves a request without waiting for the device and without references of the kernel meanwhile.
+    pub(super) fn serving<T>(
+        &self,
+        program: &Program,
+        request: &Request<'_>,
+        serve: impl FnOnce(&mut Serving<'_>) -> Done<T>,
+    ) -> Done<T> {
         let _inside = self.admission.enter(Purpose::New)?;
         let mut serving = Serving::new(self, program);
         let mounted = self.trees.mounted();
         let (done, waits) = mounted.without_waiting(|| {
             let _exclusive = self.trees.exclude_references();
             let [ino, ..] = request.args;
-            caught("a request of a program", ino, || Ok(serving.serve(request)))
+            caught("a request of a program", ino, || Ok(serve(&mut serving)))
         });
         let Serving {
             changed, unused, ..
         } = serving;
         unused.into_iter().for_each(give_back);
-        let words = done??;
+        let done = done??;
         if let Err(Refusal(errno)) = self.settle(waits) {
             return Err(Not::Failed(errno));
         }
         changed.into_iter().for_each(|dir| self.has_changed(dir));
-        Ok(words)
+        Ok(done)
     }
 
     /// Whether the kernel has, or is about to get, an inode of the mounted tree.
@@ -232,7 +244,13 @@ impl<'o> Serving<'o> {
             Op::OpenDir => self.open_dir((a, path)).map(|file| vec![file]),
             Op::List => self.list(a, b, c),
             Op::Locate => self.locate(a),
-            Op::StatAt => self.stat_at((a, path)).map(|stat| stat.words().to_vec()),
+            Op::StatAt => {
+                let stat = self.stat_at((a, path), b != 0, c)?;
+                Ok(stat.words().to_vec())
+            }
+            Op::Open => self.open((a, path), b).map(|file| vec![file]),
+            // Their answers are none of words, or come later.
+            Op::Read | Op::Sync => not(Why::Call),
             Op::Close => {
                 let closed = self.ops.files.close(self.program.channel, a);
                 self.unused.extend(closed);
@@ -299,8 +317,10 @@ impl<'o> Serving<'o> {
                 Some(b".") => continue,
                 Some(name) => name,
             };
-            if attr.kind != FileKind::Directory {
-                return not(Why::Path);
+            match attr.kind {
+                FileKind::Directory => {}
+                FileKind::Symlink => return not(Why::Path),
+                _ => return Err(Not::Failed(libc::ENOTDIR)),
             }
             self.permits(&dir.fs, &attr, SEARCH)?;
             if names.peek().is_none() {
@@ -310,7 +330,7 @@ impl<'o> Serving<'o> {
                 };
                 return Ok(At { dir, attr, name });
             }
-            attr = child(&dir.fs, attr.ino, name)?;
+            attr = look_up(&dir.fs, attr.ino, name)?;
         }
     }
 
@@ -375,15 +395,25 @@ impl<'o> Serving<'o> {
         self.enters(&at, true)?;
         let new = self.new_entry(&at, libc::S_IFREG | mode as u32 & 0o777, umask);
         let (mode, lists) = inherit(&at.dir, &new)?;
-        let made = make(&at.dir, &new, (mode, 0), &lists)?;
+        let made = match make(&at.dir, &new, (mode, 0), &lists) {
+            Err(Refusal(libc::EEXIST)) => {
+                // Nothing has changed.
+                self.changed.clear();
+                return self.open_existing(&at, flags).map(|file| vec![file, 0]);
+            }
+            made => made?,
+        };
         let access = flags as i32 & libc::O_ACCMODE;
-        let Program { person, channel } = self.program;
+        let Program {
+            person, channel, ..
+        } = self.program;
         let lease = self.ops.deferrals.lease(*channel, &at.dir.fs);
         let file = self.ops.files.add(ProgramFile {
             fs: Arc::clone(&at.dir.fs),
             ino: made.ino,
             channel: self.program.channel,
             offset: 0,
+            readable: access == libc::O_RDONLY || access == libc::O_RDWR,
             writable: access == libc::O_WRONLY || access == libc::O_RDWR,
             append: flags as i32 & libc::O_APPEND != 0,
             is_dir: false,
@@ -416,12 +446,8 @@ impl<'o> Serving<'o> {
         self.enters(&at, true)?;
         let new = self.new_entry(&at, libc::S_IFDIR | mode as u32 & 0o1777, umask);
         let (mode, lists) = inherit(&at.dir, &new)?;
-        let made = make(
-            &at.dir,
-            &new,
-            (libc::S_IFDIR | mode & !libc::S_IFMT, 0),
-            &lists,
-        )?;
+        let mode = libc::S_IFDIR | mode & !libc::S_IFMT;
+        let made = make(&at.dir, &new, (mode, 0), &lists).map_err(told)?;
         at.dir.fs.forget(made.ino, 1);
         Ok(())
     }
@@ -433,7 +459,8 @@ impl<'o> Serving<'o> {
         let at = self.walk(at)?;
         self.enters(&at, true)?;
         let creds = self.program.person.caller().creds();
-        let made = at.dir.fs.symlink(at.dir.ino, at.name, target, creds)?;
+        let made = at.dir.fs.symlink(at.dir.ino, at.name, target, creds);
+        let made = made.map_err(|error| told(error.into()))?;
         at.dir.fs.forget(made.ino, 1);
         Ok(())
     }
@@ -450,7 +477,7 @@ impl<'o> Serving<'o> {
 
     fn remove(&mut self, at: (u64, &[u8]), is_dir: bool) -> Done<()> {
         let at = self.walk(at)?;
-        let inode = self.removable(&at, child(&at.dir.fs, at.dir.ino, at.name)?)?;
+        let inode = self.removable(&at, look_up(&at.dir.fs, at.dir.ino, at.name)?)?;
         if (inode.kind == FileKind::Directory) != is_dir {
             return not(Why::Trouble);
         }
@@ -474,7 +501,8 @@ impl<'o> Serving<'o> {
         if !Arc::ptr_eq(&from.dir.fs, &to.dir.fs) {
             return not(Why::Trouble);
         }
-        let moved = self.removable(&from, child(&from.dir.fs, from.dir.ino, from.name)?)?;
+        let moved = look_up(&from.dir.fs, from.dir.ino, from.name)?;
+        let moved = self.removable(&from, moved)?;
         if moved.kind == FileKind::Directory && from.dir.ino != to.dir.ino {
             self.permits(&from.dir.fs, &moved, WRITE)?;
         }
@@ -493,7 +521,7 @@ impl<'o> Serving<'o> {
     /// The inode of a path, whose attributes are to change.
     fn inode(&self, at: (u64, &[u8])) -> Done<Attr> {
         let at = self.walk(at)?;
-        let inode = child(&at.dir.fs, at.dir.ino, at.name)?;
+        let inode = look_up(&at.dir.fs, at.dir.ino, at.name)?;
         match inode.kind {
             FileKind::Symlink => not(Why::Path),
             _ => self.unknown(inode),
@@ -505,7 +533,7 @@ impl<'o> Serving<'o> {
         self.set_as(inode, set)
     }
 
-    fn set_as(&self, inode: &Attr, set: SetAttr) -> Done<()> {
+    pub(super) fn set_as(&self, inode: &Attr, set: SetAttr) -> Done<()> {
         let caller = self.program.person.caller();
         self.ops.setattr(caller, inode.ino, set)?;
         Ok(())
@@ -570,126 +598,22 @@ impl<'o> Serving<'o> {
             ..SetAttr::default()
         })
     }
+}
 
-    /// A file that the program has open and the kernel does not know.
-    fn file(&self, number: u64) -> Done<ProgramFile> {
-        let file = self.seen(number)?;
-        if file.is_dir && self.ops.is_known(file.ino) {
-            return not(Why::Known);
-        }
-        Ok(file)
+/// What a program is told that makes a name: that it exists.
+fn told(refusal: Refusal) -> Not {
+    match refusal {
+        Refusal(libc::EEXIST) => Not::Failed(libc::EEXIST),
+        other => other.into(),
     }
+}
 
-    /// The same, or a directory, which the kernel may know: it changes nothing of one that it has not told.
-    fn seen(&self, number: u64) -> Done<ProgramFile> {
-        let Some(file) = self.ops.files.get(self.program.channel, number) else {
-            return not(Why::Call);
-        };
-        let is_mounted = Arc::ptr_eq(&file.fs, &self.ops.trees.mounted());
-        let is_known = || !file.is_dir && self.ops.is_known(file.ino);
-        if !is_mounted || !is_injected(InjectedFault::KnownFileServed) && is_known() {
-            return not(Why::Known);
-        }
-        Ok(file)
-    }
-
-    /// A directory of the mounted tree that the program has open.
-    pub(super) fn dir(&self, number: u64) -> Done<ProgramFile> {
-        let file = self.ops.files.get(self.program.channel, number);
-        let is_mounted = |dir: &ProgramFile| Arc::ptr_eq(&dir.fs, &self.ops.trees.mounted());
-        let dir = file.filter(|file| file.is_dir && is_mounted(file));
-        dir.ok_or(Not::Mine(Why::Known))
-    }
-
-    fn attr_of(&self, number: u64) -> Done<Attr> {
-        let file = self.file(number)?;
-        Ok(file.fs.getattr(file.ino)?)
-    }
-
-    /// A file whose contents may be changed here, with its attributes.
-    fn writable(&self, number: u64) -> Done<(ProgramFile, Attr)> {
-        let file = self.file(number)?;
-        let attr = file.fs.getattr(file.ino)?;
-        if !file.writable || attr.mode & 0o6000 != 0 {
-            return not(Why::Permission);
-        }
-        Ok((file, attr))
-    }
-
-    fn write(&self, number: u64, at: u64, bytes: &[u8]) -> Done<u64> {
-        let (file, attr) = self.writable(number)?;
-        let offset = match at {
-            _ if file.append => attr.size,
-            NONE => file.offset,
-            offset => offset,
-        };
-        let mut written = self.ops.write(file.ino, offset, bytes, None)? as u64;
-        if let Some(rest) = bytes
-            .get(written as usize..)
-            .filter(|rest| !rest.is_empty())
-            && file.lease.is_some()
-        {
-            // What was set aside is for this.
-            self.ops.deferrals.meets_trouble(self.program.channel);
-            let more = self
-                .ops
-                .write(file.ino, offset.saturating_add(written), rest, None);
-            written += more.unwrap_or(0) as u64;
-        }
-        if at == NONE {
-            self.ops.files.seek(number, offset.saturating_add(written));
-        }
-        Ok(written)
-    }
-
-    fn truncate(&self, number: u64, size: u64) -> Done<()> {
-        let (_, attr) = self.writable(number)?;
-        let size = Some(size);
-        let set = SetAttr {
-            size,
-            ..SetAttr::default()
-        };
-        self.set_as(&attr, set)
-    }
-
-    fn seek(&self, number: u64, offset: i64, whence: u64) -> Done<u64> {
-        let file = self.seen(number)?;
-        let from = match i32::try_from(whence) {
-            Ok(libc::SEEK_SET) => 0,
-            Ok(libc::SEEK_CUR) => file.offset,
-            Ok(libc::SEEK_END) if !file.is_dir => file.fs.getattr(file.ino)?.size,
-            _ => return not(Why::Call),
-        };
-        let to = from.checked_add_signed(offset);
-        let Some(to) = to.filter(|to| i64::try_from(*to).is_ok()) else {
-            return not(Why::Trouble);
-        };
-        self.ops.files.seek(number, to);
-        Ok(to)
-    }
-
-    fn stat(&self, number: u64) -> Done<Stat> {
-        let file = self.seen(number)?;
-        Ok(self.shown(&file.fs.getattr(file.ino)?))
-    }
-
-    /// Attributes as the kernel shows them.
-    pub(super) fn shown(&self, attr: &Attr) -> Stat {
-        let seen = file_attr(self.ops.trees.known(attr.ino), attr);
-        let time = |time: Time| [time.secs.cast_unsigned(), time.nanos.into()];
-        let [[a, an], [m, mn], [c, cn]] = [attr.atime, attr.mtime, attr.ctime].map(time);
-        Stat {
-            ino: seen.ino,
-            mode: seen.mode.into(),
-            nlink: seen.nlink.into(),
-            uid: seen.uid.into(),
-            gid: seen.gid.into(),
-            size: seen.size,
-            blocks: seen.blocks,
-            blksize: seen.blksize.into(),
-            times: [a, an, m, mn, c, cn],
-        }
-    }
+/// As [`child`], for a name that must exist.
+pub(super) fn look_up(fs: &FileSystem, dir: u64, name: &[u8]) -> Done<Attr> {
+    child(fs, dir, name).map_err(|error| match error {
+        Error::NotFound => Not::Failed(libc::ENOENT),
+        other => other.into(),
+    })
 }
 
 /// The attributes of a name's inode. No use is taken: references are excluded.
