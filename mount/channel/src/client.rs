@@ -139,11 +139,6 @@ impl Client {
         self.take_reply(slot, number, wait, take)
     }
 
-    /// Whether the daemon looks at the channel, so that a call needs not wake it.
-    pub fn is_awake(&self) -> bool {
-        self.region.asleep.load(Ordering::Relaxed) == 0
-    }
-
     /// Waits for a reply, copies it, and frees its slot. One that the daemon may still answer is never used
     /// again.
     fn take_reply<R>(
@@ -282,7 +277,7 @@ impl Client {
         if wait == Wait::Looks && self.patience.looks() {
             let crowded = self.region.crowded.load(Ordering::Relaxed) != 0;
             let looked = look(crowded, answered);
-            self.patience.note(looked.helped);
+            self.patience.note(looked);
             if looked.done {
                 return Ok(());
             }

@@ -6,7 +6,7 @@
 //! ([`is_crowded`]), from what it knows of processors and channels. What it cannot know, such as other
 //! programs that keep the processors busy, and to which a yield gives a whole slice of time, a waiting
 //! thread learns itself ([`Patience`]): when looking was in vain several times, it sleeps at once, and
-//! tries again only after ever more waits.
+//! tries again after some waits; after ever more if a try costs a slice.
 
 use std::hint::spin_loop;
 use std::sync::atomic::Ordering;
@@ -26,7 +26,8 @@ const SLICE: Duration = Duration::from_micros(500);
 const LOOKS: usize = 32;
 /// Looking that often in vain makes a thread sleep at once.
 const VAIN: u32 = 4;
-/// A thread that sleeps at once looks again after so many waits, then after twice as many each time.
+/// A thread that sleeps at once looks again after so many waits; if that costs a slice, after twice as many each
+/// time.
 const AGAIN: u32 = 64;
 const MOST_AGAIN: u32 = 1 << 16;
 
@@ -43,25 +44,31 @@ pub struct Looked {
     pub done: bool,
     /// Whether a sleep would have been slower.
     pub helped: bool,
+    /// Whether another program has had a slice of time meanwhile.
+    pub is_dear: bool,
 }
 
 /// Looks whether `done`, as long as that is likely to be faster than a sleep.
 pub(crate) fn look(crowded: bool, done: impl Fn() -> bool) -> Looked {
-    let ended = |helped: bool| {
+    let ended = |is_dear: bool| {
         let done = done();
-        let helped = helped && done;
-        Looked { done, helped }
+        let helped = done && !is_dear;
+        Looked {
+            done,
+            helped,
+            is_dear,
+        }
     };
     if cfg!(shuttle) {
         // The scheduler has no time.
-        return ended(true);
+        return ended(false);
     }
     let begin = Instant::now();
     let time = if crowded { YIELDING } else { SPIN };
     loop {
         for _ in 0..LOOKS {
             if done() {
-                return ended(true);
+                return ended(false);
             }
             if crowded {
                 break;
@@ -70,12 +77,12 @@ pub(crate) fn look(crowded: bool, done: impl Fn() -> bool) -> Looked {
         }
         let before = begin.elapsed();
         if before > time {
-            return ended(true);
+            return ended(false);
         }
         if crowded {
             sched_yield();
             if begin.elapsed() - before > SLICE {
-                return ended(false);
+                return ended(true);
             }
         }
     }
@@ -102,9 +109,14 @@ impl Patience {
     }
 
     /// Looking has helped, or was in vain.
-    pub fn note(&self, helped: bool) {
+    pub fn note(&self, looked: Looked) {
         let vain = self.vain.load(Ordering::Relaxed);
-        let vain = if helped { 0 } else { vain.saturating_add(1) };
+        let vain = match looked {
+            Looked { helped: true, .. } => 0,
+            Looked { is_dear: true, .. } => vain.saturating_add(1),
+            // A few microseconds now and then are little beside a wake-up each time.
+            Looked { .. } => (vain + 1).min(VAIN),
+        };
         self.vain.store(vain, Ordering::Relaxed);
         if let Some(tries) = vain.checked_sub(VAIN) {
             let again = AGAIN.checked_shl(tries).unwrap_or(MOST_AGAIN);
@@ -138,26 +150,37 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_looks_in_vain_sleeps_at_once_and_looks_again_ever_more_rarely() {
-        let patience = Patience::default();
-        for _ in 0..VAIN {
-            assert!(patience.looks());
-            patience.note(false);
-        }
-        let mut waits = Vec::new();
-        let mut since = 0;
-        while waits.len() < 14 {
-            since += 1;
-            if patience.looks() {
-                patience.note(false);
-                waits.push(since);
-                since = 0;
+    fn a_thread_that_looks_in_vain_sleeps_at_once_and_looks_again_more_rarely_if_that_is_dear() {
+        let looked = |helped, is_dear| Looked {
+            done: helped,
+            helped,
+            is_dear,
+        };
+        for is_dear in [true, false] {
+            let patience = Patience::default();
+            for _ in 0..VAIN {
+                assert!(patience.looks());
+                patience.note(looked(false, is_dear));
             }
+            let mut waits = Vec::new();
+            let mut since = 0;
+            while waits.len() < 14 {
+                since += 1;
+                if patience.looks() {
+                    patience.note(looked(false, is_dear));
+                    waits.push(since);
+                    since = 0;
+                }
+            }
+            if is_dear {
+                assert_eq!(waits[..3], [AGAIN + 1, 2 * AGAIN + 1, 4 * AGAIN + 1]);
+                assert_eq!(waits[13], MOST_AGAIN + 1);
+            } else {
+                assert_eq!(waits, [AGAIN + 1; 14]);
+            }
+            patience.note(looked(true, false));
+            assert!(patience.looks());
         }
-        assert_eq!(waits[..3], [AGAIN + 1, 2 * AGAIN + 1, 4 * AGAIN + 1]);
-        assert_eq!(waits[13], MOST_AGAIN + 1);
-        patience.note(true);
-        assert!(patience.looks());
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! What the kernel may have cached of the entries of directories that it knows: that a name does not
-//! exist, and listings. Programs that ask by a channel change directories behind the kernel's back; what it
+//! What the kernel may have cached of the directories that it knows: that a name does not exist, listings, and
+//! attributes. Programs that ask by a channel change directories behind the kernel's back; what it
 //! has cached would be wrong then, so such a change is left to the kernel ([`KnownDirs::refuses`]).
 //!
 //! Directories are named by node id. All methods but [`KnownDirs::forgotten`] are called with references
@@ -47,6 +47,8 @@ struct Dir {
     listing: Listing,
     /// Whether the kernel has been seen to have the inode, so that no reply that brings it is on its way.
     arrived: bool,
+    /// Whether the kernel may have the attributes of the inode, or get them by a reply that is on its way.
+    attributes: bool,
 }
 
 impl Default for Dir {
@@ -55,6 +57,7 @@ impl Default for Dir {
             absent: Absent::Names(HashSet::new()),
             listing: Listing::No,
             arrived: false,
+            attributes: true,
         }
     }
 }
@@ -162,6 +165,22 @@ impl KnownDirs {
     pub fn has_arrived(&self, dir: u64) -> bool {
         let part = self.part(dir);
         part.is_some_and(|part| part.lock().get(&dir).is_some_and(|dir| dir.arrived))
+    }
+
+    /// The kernel is about to be told the attributes of an inode, which have not been read yet, or cannot change
+    /// meanwhile.
+    pub fn attributes_told(&self, node: u64) {
+        let Some(part) = self.part(node) else { return };
+        if let Some(dir) = part.lock().get_mut(&node) {
+            dir.attributes = true;
+        }
+    }
+
+    /// The kernel is to drop the attributes of a directory. Returns whether it may have any: a reply that is on
+    /// its way is dropped with them, and one to a later question is told by [`Self::attributes_told`].
+    pub fn attributes_dropped(&self, dir: u64) -> bool {
+        let had = self.with(dir, |dir| std::mem::replace(&mut dir.attributes, false));
+        had.unwrap_or(true)
     }
 
     /// The kernel was seen to have the inode, or not to have it.

@@ -1,9 +1,9 @@
 //! The functions of libc that tell something about a name or a descriptor, and change nothing.
 //!
 //! The kernel answers what it has looked up before faster than the daemon can, and what it looks up it knows from
-//! then on, so that changes of it are its own. So the daemon is asked only while it looks for calls of this
-//! program anyway, as beside changes: then names that do not exist yet, and what the program has just made, stay
-//! unknown to the kernel.
+//! then on, so that changes of it are its own. So the daemon is asked by programs that change something, as they
+//! have a channel, and only as long as it answers ([`worth::LOOKS`]): then names that do not exist yet, and what
+//! was made by such programs, stay unknown to the kernel.
 
 use std::ffi::{c_char, c_int, c_uint};
 
@@ -11,7 +11,7 @@ use cairnfs_channel::call::{OMIT, Op, Request, Stat};
 
 use crate::descriptors::ask;
 use crate::files::{self, File};
-use crate::names::{HERE, Resolved, Starts, may_lead_here, or_kernel, resolve_for};
+use crate::names::{HERE, Starts, may_lead_here, or_kernel, resolve_for};
 use crate::next::functions;
 use crate::raw::fail;
 use crate::session::{self, Not};
@@ -19,12 +19,7 @@ use crate::worth;
 
 /// Whether a look may be worth a question: in an open directory of the daemon it always is.
 pub fn is_worth_asking(dir: c_int) -> bool {
-    files::dir(dir).is_some() || session::is_any_ready() && worth::LOOKS.asks_uncounted()
-}
-
-/// Whether the daemon needs not be woken, or that is worth it.
-pub fn is_answered_soon(at: &Resolved<'_>) -> bool {
-    at.session.is_awake() || worth::wakes() || cairnfs_channel::call::opened(at.base).is_some()
+    files::dir(dir).is_some() || session::is_any_ready() && worth::LOOKS.asks()
 }
 
 /// What a look found: attributes in a mount, or an error number.
@@ -36,7 +31,7 @@ fn look(dir: c_int, path: *const c_char, follows: bool, wanted: u64) -> Option<F
     if !is_worth_asking(dir) {
         return None;
     }
-    let at = resolve_for(dir, path, Starts::No).filter(is_answered_soon)?;
+    let at = resolve_for(dir, path, Starts::No)?;
     let args = [at.base, follows.into(), wanted, 0, 0];
     let done = at.session.call(&Request::of(Op::StatAt, args, at.rest));
     worth::LOOKS.note(done != Err(Not::Mine));

@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, c_char, c_int, c_uint};
 
-use cairnfs_channel::call::{self, NOW, OPENED, Op, Request, Why};
+use cairnfs_channel::call::{NOW, OPENED, Op, Request, Why};
 use libc::{gid_t, mode_t, timespec, timeval, uid_t, utimbuf};
 use rustix::fd::{AsRawFd, IntoRawFd, OwnedFd};
 use rustix::fs::{self, CWD, Mode, OFlags};
@@ -57,11 +57,9 @@ pub enum Starts {
     No,
 }
 
-impl Resolved<'_> {
-    /// Whether to ask the daemon. In an open directory of the daemon it always is.
-    fn is_worth_asking(&self) -> bool {
-        call::opened(self.base).is_some() || worth::NAMES.asks()
-    }
+/// Whether it is worth to ask the daemon about a name. In an open directory of the daemon it always is.
+fn is_worth_asking(dir: c_int) -> bool {
+    files::dir(dir).is_some() || worth::NAMES.asks()
 }
 
 /// Finds the mount that a path is in. `None`: in none, or only the kernel can tell.
@@ -201,7 +199,11 @@ fn ask(at: &Resolved<'_>, op: Op, args: [u64; 4], other: &[u8]) -> Option<c_int>
 }
 
 fn by_path(dir: c_int, path: *const c_char, op: Op, args: [u64; 4]) -> Option<c_int> {
-    let at = resolve(dir, path).filter(|at| at.is_worth_asking());
+    may_lead_here(path);
+    if !is_worth_asking(dir) {
+        return or_kernel(dir, None);
+    }
+    let at = resolve(dir, path);
     or_kernel(dir, at.and_then(|at| ask(&at, op, args, &[])))
 }
 
@@ -223,10 +225,10 @@ fn open_at(dir: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> Optio
 
 /// Opens a directory that the program may be about to list.
 fn open_dir(dir: c_int, path: *const c_char, flags: c_int) -> Option<c_int> {
-    if flags & !SERVED_DIR != 0 || !files::serves_dirs() {
+    if flags & !SERVED_DIR != 0 || !files::serves_dirs() || !is_worth_asking(dir) {
         return None;
     }
-    let at = resolve(dir, path).filter(|at| at.is_worth_asking())?;
+    let at = resolve(dir, path)?;
     let placeholder = door(&at, flags)?;
     let opened = opened(&at, placeholder, Op::OpenDir, [0; 4], flags);
     worth::NAMES.note(opened.is_some());
@@ -255,10 +257,10 @@ fn opened(
 
 /// Makes a file, and a placeholder for it.
 fn create(dir: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> Option<c_int> {
-    if flags & !SERVED != 0 {
+    if flags & !SERVED != 0 || !worth::FILES.asks() {
         return None;
     }
-    let at = resolve(dir, path).filter(|_| worth::FILES.asks())?;
+    let at = resolve(dir, path)?;
     let placeholder = if limits::are_sizes_unlimited() {
         placeholder(&at, flags)
     } else {
@@ -277,15 +279,14 @@ fn create(dir: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> Option
     opened
 }
 
-/// Opens a file that is there. It is not worth to make a channel, or to wake the daemon, for one that is only
-/// read.
+/// Opens a file that is there. For that alone it is not worth to make a channel.
 fn open_file(dir: c_int, path: *const c_char, flags: c_int) -> Option<c_int> {
     let only_reads = flags & (libc::O_ACCMODE | libc::O_TRUNC) == libc::O_RDONLY;
     let is_served = flags & !SERVED == 0 && (only_reads || limits::are_sizes_unlimited());
     if !is_served || !looks::is_worth_asking(dir) {
         return None;
     }
-    let at = resolve_for(dir, path, Starts::No).filter(looks::is_answered_soon)?;
+    let at = resolve_for(dir, path, Starts::No)?;
     let placeholder = placeholder(&at, flags)?;
     let opened = opened(&at, placeholder, Op::Open, [flags as u64, 0, 0, 0], flags);
     worth::LOOKS.note(opened.is_some());

@@ -30,7 +30,7 @@ use rustix::net::{
 };
 use rustix::process::{Resource, getpid, getrlimit};
 
-use crate::{counters, worth};
+use crate::counters;
 use crate::mounts::{self, MOST, Mount, Seen, Text};
 
 const NONE: u32 = 0;
@@ -324,11 +324,7 @@ fn answer(request: &Request<'_>, reply: Option<&[u8]>) -> Result<[u64; ANSWER], 
             Ok(words)
         }
         Some((Status::NotMine, [why, ..])) => {
-            let why = Why::of(why).unwrap_or(Why::Call);
-            counters::left(why);
-            if why == Why::Cached && request.op == Op::Create {
-                worth::looked_before();
-            }
+            counters::left(Why::of(why).unwrap_or(Why::Call));
             Err(Not::Mine)
         }
         Some((Status::Failed, [errno, ..])) => {
@@ -393,11 +389,6 @@ impl Session {
         };
         let [count, ..] = answer(request, words.as_flattened().get(..len))?;
         Ok(usize::try_from(count).map_or(0, |count| count.min(bytes)))
-    }
-
-    /// Whether the daemon looks for calls of this program, so that one needs not wake it.
-    pub fn is_awake(&self) -> bool {
-        self.client.is_awake()
     }
 
     /// As [`Self::call`], for a call that cannot fail: it may be carried out later. `done` is what it

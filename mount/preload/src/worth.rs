@@ -1,11 +1,7 @@
 //! Whether it is worth asking the daemon: a program of which call after call is left to the kernel asks ever more
 //! rarely, as each vain question costs more than the call itself. What is not asked is the kernel's.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-
-use cairnfs_channel::call::Why;
-
-use crate::counters;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// So many vain questions in a row are nothing.
 const FEW: u32 = 8;
@@ -27,20 +23,6 @@ pub static NAMES: Worth = Worth::new();
 /// Those that change nothing, and files that are opened to be read.
 pub static LOOKS: Worth = Worth::new();
 
-/// Whether looks are worth to wake the daemon.
-static WAKES: AtomicBool = AtomicBool::new(false);
-
-/// A name could not be made because the kernel had looked for it: the program looks before it makes names, and
-/// the next looks better wake the daemon.
-pub fn looked_before() {
-    WAKES.store(true, Ordering::Relaxed);
-}
-
-/// Whether the daemon is to be woken for a look.
-pub fn wakes() -> bool {
-    WAKES.load(Ordering::Relaxed)
-}
-
 impl Worth {
     const fn new() -> Self {
         Self {
@@ -49,21 +31,13 @@ impl Worth {
         }
     }
 
-    /// Whether to ask for the next call. If not, it counts as left to the kernel.
+    /// Whether to ask for the next call. It may have nothing to do with a mount, and is not counted if not.
     pub fn asks(&self) -> bool {
-        let asks = self.asks_uncounted();
-        if !asks {
-            counters::left(Why::Known);
-        }
-        asks
-    }
-
-    /// The same, for a call that may have nothing to do with a mount.
-    pub fn asks_uncounted(&self) -> bool {
         let left = self.skipped.load(Ordering::Relaxed);
         // Threads that count at once only ask sooner.
-        self.skipped
-            .store(left.saturating_sub(1), Ordering::Relaxed);
+        if left > 0 {
+            self.skipped.store(left - 1, Ordering::Relaxed);
+        }
         left == 0
     }
 

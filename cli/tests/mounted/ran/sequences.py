@@ -83,7 +83,7 @@ BY_PATH = {
     "utime": (5, lambda: [any_path(), time(), time()]),
     "stat": (8, lambda: [any_path()]),
     "follow": (4, lambda: [any_path()]),
-    "statx": (4, lambda: [any_path(), choose.choice([0, 0x100]), choose.choice([0x7FF, 0xFFF, 0x1000])]),
+    "statx": (4, lambda: [any_path(), choose.choice([0, 0x100]), choose.choice([0x7FF, 0xFFF, 0x17FF])]),
     "access": (4, lambda: [any_path(), choose.randrange(8)]),
     "list": (1, lambda: [dir()]),
     "read": (6, lambda: [old()]),

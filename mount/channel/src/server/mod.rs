@@ -184,6 +184,17 @@ struct Served {
     channel: Arc<DaemonEnd>,
     /// How often the thread has woken up since the last request, if it is active.
     idle: Option<u32>,
+    /// How many threads of the program were seen to wait at once, in the last rounds and in those before.
+    callers: [u32; 2],
+}
+
+impl Served {
+    /// How many threads of the program call at once, if it is active.
+    fn callers(&self) -> usize {
+        let [now, before] = self.callers;
+        let callers = now.max(before).max(1) as usize;
+        if self.idle.is_some() { callers } else { 0 }
+    }
 }
 
 /// A thread that serves channels.
@@ -341,6 +352,8 @@ impl Server {
             any = true;
             let channel = Arc::clone(&served.channel);
             let calls = channel.region.pending.swap(0, Ordering::SeqCst);
+            let [now, _] = &mut served.callers;
+            *now = calls.count_ones().max(*now);
             // Whatever was deferred by any program when one of these calls was made. Its own comes last.
             if calls != 0 {
                 for (other, served) in &self.channels {
@@ -378,7 +391,7 @@ impl Server {
             self.active().any(|served| served.channel.has_request())
                 || self.shared.some.load(Ordering::Relaxed)
         });
-        self.patience.note(found.helped);
+        self.patience.note(found);
         found.done
     }
 
@@ -421,17 +434,22 @@ impl Server {
 
     /// Whether waiting threads take processors from others.
     fn is_crowded(&self) -> bool {
-        is_crowded(self.processors, self.active().count())
+        let callers = self.channels.values().map(Served::callers).sum();
+        is_crowded(self.processors, callers)
     }
 
     /// Tells programs whether they yield while they look for a reply.
-    fn tell_crowded(&self) {
+    fn tell_crowded(&mut self) {
         let crowded = u32::from(self.is_crowded());
         for served in self.active() {
             let told = &served.channel.region.crowded;
             if told.load(Ordering::Relaxed) != crowded {
                 told.store(crowded, Ordering::Relaxed);
             }
+        }
+        for served in self.channels.values_mut() {
+            let [now, before] = &mut served.callers;
+            (*now, *before) = (0, *now);
         }
     }
 
@@ -451,6 +469,7 @@ impl Server {
                 Served {
                     channel,
                     idle: None,
+                    callers: [0; 2],
                 },
             );
         }

@@ -190,7 +190,10 @@ fn promises_of_a_program_are_bounded() {
     // The server is behind all of them when it has promised this reply.
     let other = thread::spawn(move || client.call_long(&[&[3; 8]], &mut [0; 8]));
     let mut all = Vec::new();
-    while all.last().is_none_or(|(_, request): &(_, Vec<u8>)| request[..] != [3; 8]) {
+    while all
+        .last()
+        .is_none_or(|(_, request): &(_, Vec<u8>)| request[..] != [3; 8])
+    {
         all.push(promised.recv().unwrap());
     }
     assert_eq!(all.len(), SLOTS + 1);

@@ -22,6 +22,7 @@ impl Ops {
         if node == DOOR {
             return Ok(door_attr());
         }
+        self.dirs.attributes_told(node);
         let place = self.trees.place(node)?;
         let attr = place.fs.getattr(place.ino)?;
         Ok(place.shown(attr))
@@ -30,6 +31,7 @@ impl Ops {
     /// Changes attributes; returns those after the change.
     pub fn setattr(&self, caller: Caller, node: u64, mut set: SetAttr) -> Outcome<Attr> {
         let _arriving = self.arriving.read();
+        self.dirs.attributes_told(node);
         self.on(node, |place| {
             set.kill_privileges = kills_by_setattr(caller, place, &set)?;
             let attr = place.fs.setattr(place.ino, &set)?;

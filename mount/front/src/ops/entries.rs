@@ -6,7 +6,7 @@ use std::sync::Arc;
 use cairnfs::Error;
 use cairnfs::fs::FileSystem;
 use cairnfs_disk::acl::{self, Acl};
-use cairnfs_disk::types::{Attr, EntryRef, KillPrivileges, RenameMode};
+use cairnfs_disk::types::{Attr, EntryRef, FileKind, KillPrivileges, RenameMode};
 
 use crate::convert::Refusal;
 use crate::ops::{Caller, Found, NewEntry, Ops, Outcome};
@@ -64,6 +64,7 @@ impl Ops {
 
     /// Takes a reference to an inode that is found under this id, and no other one, afterwards.
     fn lookup_node(&self, node: u64) -> Outcome<Found> {
+        self.dirs.attributes_told(node);
         let (_held, place) = loop {
             let held = self.trees.hold_references();
             let place = self.trees.place(node)?;
@@ -298,6 +299,9 @@ impl Ops {
             } else {
                 self.trees.took(attr.ino)
             };
+            if attr.kind == FileKind::Directory {
+                self.dirs.attributes_told(node);
+            }
             let fits = each(entry, Some(&Found { node, attr: *attr }));
             sent += u32::from(fits);
             if !fits && !entry.is_dots() {

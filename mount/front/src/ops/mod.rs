@@ -40,7 +40,7 @@ use std::time::Duration;
 use cairnfs::Error;
 use cairnfs::fs::FileSystem;
 use cairnfs_disk::device::waiting::{self, Waits};
-use cairnfs_disk::types::Attr;
+use cairnfs_disk::types::{Attr, FileKind};
 use cairnfs_transport::Asker;
 use parking_lot::{Mutex, MutexGuard, RwLock};
 
@@ -325,6 +325,9 @@ impl Ops {
     /// The inode with these attributes, to which [`Self::taking`] took a reference.
     fn found(&self, attr: Attr) -> Found {
         let node = self.trees.took(attr.ino);
+        if attr.kind == FileKind::Directory {
+            self.dirs.attributes_told(node);
+        }
         Found { node, attr }
     }
 

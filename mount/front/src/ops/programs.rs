@@ -138,6 +138,9 @@ impl Ops {
         if is_injected(InjectedFault::AttributesKept) {
             return;
         }
+        if !self.dirs.attributes_dropped(dir) {
+            return;
+        }
         for _ in 0..ARRIVALS {
             if kernel.drops_attributes(dir) || !self.trees.has_references(dir) {
                 return;
@@ -146,6 +149,7 @@ impl Ops {
             self.dirs.seen(dir, false);
             thread::sleep(ARRIVAL);
         }
+        self.dirs.attributes_told(dir);
         tracing::warn!("the kernel may keep attributes of directory {dir} that have changed");
     }
 
