@@ -6,7 +6,6 @@
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use cairnfs_daemon::failure::{Explain, Failure, shown};
 use cairnfs_daemon::handover::folder::SocketName;
@@ -35,19 +34,11 @@ impl MountLocation {
     /// # Errors
     /// The daemon of the mount is gone or does not answer, or the directory cannot be looked up.
     pub fn of(dir: &Path) -> Result<Option<Self>, Failure> {
-        Self::within(dir, daemon::WAIT)
-    }
-
-    /// As [`Self::of`], if the daemon answers within a time.
-    ///
-    /// # Errors
-    /// As [`Self::of`].
-    pub fn within(dir: &Path, wait: Duration) -> Result<Option<Self>, Failure> {
         let Some(entry) = entry_of(dir)? else {
             return Ok(None);
         };
-        let answer =
-            daemon::status(dir, wait).map_err(|refusal| Failure::new(shown(dir), refusal.text))?;
+        let answer = daemon::status(dir, daemon::WAIT)
+            .map_err(|refusal| Failure::new(shown(dir), refusal.text))?;
         Ok(Some(Self {
             entry,
             volume: answer.volume,

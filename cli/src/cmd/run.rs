@@ -15,14 +15,13 @@ use std::time::Duration;
 
 use cairnfs_channel::call::{COUNTERS, LEFT, Op, Why};
 use cairnfs_daemon::failure::{AnyError, Explain, Failure, io_text, shown};
-use cairnfs_daemon::handover::folder::Folder;
 use cairnfs_daemon::shell::{word, word_of_path};
-use cairnfs_fuse::mountinfo::{self, MountEntry};
+use cairnfs_fuse::mountinfo;
 use rustix::process::geteuid;
 use tempfile::NamedTempFile;
 
+use crate::handover::caller::Call;
 use crate::interrupt;
-use crate::mount_location::MountLocation;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -169,7 +168,8 @@ fn preload(library: &Path) -> OsString {
 }
 
 /// The mounts of this user with a daemon that can be asked, for the library, which takes the first one of a
-/// device: the latest, which may have been mounted over another one.
+/// device: the latest, which may have been mounted over another one. Of one that is hidden by another mount it
+/// finds that out itself.
 fn mounts() -> OsString {
     let user = geteuid().as_raw();
     let of_user = user.to_string();
@@ -180,7 +180,8 @@ fn mounts() -> OsString {
             && !entry.is_moment()
             && entry.root == Path::new("/")
             && entry.value("user_id") == Some(&of_user);
-        let Some(socket) = is_served.then(|| socket(&entry, user)).flatten() else {
+        let ask = || Call::socket_of_mount(&entry.device, user, WAIT);
+        let Some(socket) = is_served.then(ask).flatten() else {
             continue;
         };
         let fields = [
@@ -202,19 +203,8 @@ fn mounts() -> OsString {
     value
 }
 
-/// Time for a daemon to say which volume it has open.
+/// Time for a daemon to say which mounts it has.
 const WAIT: Duration = Duration::from_secs(1);
-
-/// The socket of the daemon that serves a mount; `None` if it does not answer, or another mount hides it.
-fn socket(entry: &MountEntry, user: u32) -> Option<PathBuf> {
-    let location = MountLocation::within(&entry.mountpoint, WAIT).ok()??;
-    let name = Some(location)
-        .filter(|location| location.entry.id == entry.id)?
-        .socket()?;
-    let folders = Folder::all_of(user).into_iter();
-    let mut sockets = folders.map(|folder| folder.shown(&name));
-    sockets.find(|socket| socket.exists())
-}
 
 /// A file of counters, all 0.
 fn counters() -> std::io::Result<NamedTempFile> {

@@ -6,7 +6,7 @@ use std::io;
 use std::net::Shutdown;
 use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Once;
 use std::time::{Duration, Instant};
 
@@ -71,6 +71,22 @@ impl Call {
             stream,
             patience,
             called: (user, name.clone()),
+        })
+    }
+
+    /// The socket of the daemon of `user` that serves the mount with this device number, if it answers in time.
+    pub fn socket_of_mount(device: &str, user: u32, patience: Duration) -> Option<PathBuf> {
+        let request = Request::Serves {
+            device: device.to_owned(),
+        };
+        let serves = |name: &SocketName| {
+            let call = Self::begin(name, user, patience);
+            let answer = call.map(|call| call.ask(&request, &[]));
+            matches!(answer, Some(Ok(Answer::Serving)))
+        };
+        Folder::all_of(user).iter().find_map(|folder| {
+            let name = folder.names().into_iter().find(serves)?;
+            Some(folder.shown(&name))
         })
     }
 

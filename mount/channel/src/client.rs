@@ -260,14 +260,9 @@ impl Client {
     fn tell(&self, slot: &Slot, number: u32, to: &AtomicU64) {
         slot.state.store(state::ASKED, Ordering::Release);
         to.fetch_or(1 << number, Ordering::SeqCst);
+        // The daemon takes the mark back. If a caller did, a signal handler that interrupts it before it rings
+        // would wait for a daemon that nobody wakes.
         if self.region.asleep.load(Ordering::SeqCst) != 0 {
-            self.ring();
-        }
-    }
-
-    /// Wakes the daemon, unless another thread does it.
-    fn ring(&self) {
-        if self.region.asleep.swap(0, Ordering::SeqCst) != 0 {
             sync::ring(&self.doorbell);
         }
     }

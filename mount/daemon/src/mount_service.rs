@@ -288,6 +288,10 @@ impl MountPolicy for MountService {
         self.sessions.watch(device, watcher)
     }
 
+    fn serves(&self, device: &str) -> bool {
+        self.sessions.programs_of(device).is_some()
+    }
+
     fn end_notice(&self) -> Arc<EndNotice> {
         Arc::clone(&self.end_notice)
     }

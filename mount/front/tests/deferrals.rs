@@ -21,12 +21,17 @@ use cairnfs_channel::call::{
 };
 use cairnfs_channel::{Client, Deferred, Gone};
 use cairnfs_disk::device::MemoryDevice;
-use cairnfs_fuse::ops::Ops;
+use cairnfs_fuse::ops::{self, NewEntry, Ops};
 use cairnfs_fuse::options::WriteMode;
 use cairnfs_fuse::person::Person;
 use cairnfs_fuse::programs::{Durable, Programs};
 
 const ROOT: u64 = 1;
+const SUPER: ops::Caller = ops::Caller {
+    uid: 0,
+    gid: 0,
+    pid: 0,
+};
 
 struct Stand {
     fs: Arc<FileSystem>,
@@ -384,4 +389,35 @@ fn files_are_made_durable_while_others_are_served() {
     stand.look_up(ROOT, "known");
     assert_eq!(caller.sync(file.number), Err(Why::Known));
     assert_eq!(caller.sync(77), Err(Why::Call));
+}
+
+/// A file with deferred writes goes to the kernel by way of another program that has opened it: they are there,
+/// and its maker asks the kernel from then on.
+#[test]
+fn a_lease_ends_when_another_program_hands_the_file_to_the_kernel() {
+    let stand = Stand::new(64 << 20);
+    let (maker, other) = (stand.join(), stand.join());
+    for n in 0..50 {
+        let name = format!("f{n}");
+        let file = maker.create(&name);
+        assert!(maker.write(file, b"before"));
+        let args = [ROOT, libc::O_RDWR as u64, 0, 0, 0];
+        let [opened, ..] = other.call(Op::Open, args, name.as_bytes()).unwrap();
+        assert!(maker.write(file, b" and behind"));
+        other.call(Op::Leave, [opened, 0, 0, 0, 0], &[]).unwrap();
+        assert!(maker.write(file, b", left"));
+        let door = stand.look_up(ROOT, stand.ops.door());
+        let name = opened.to_string();
+        let new = NewEntry {
+            caller: SUPER,
+            dir: door,
+            name: name.as_bytes(),
+            mode: 0o100_600,
+            umask: 0,
+        };
+        let node = stand.ops.mknod(new, 0).unwrap().node;
+        assert_eq!(stand.len(node), 23);
+        assert!(!maker.write(file, b"lost"));
+        assert_eq!(stand.len(node), 23);
+    }
 }

@@ -164,7 +164,7 @@ fn killed() {
     place.check();
     place.mount("");
     for n in 0..20 {
-        let synced = fs::read(place.at(&format!("synced{n}")));
+        let synced = fs::read(place.at(format!("synced{n}")));
         assert_eq!(synced.unwrap(), b"durable");
     }
     place.finish();

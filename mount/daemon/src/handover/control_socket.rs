@@ -56,6 +56,9 @@ pub trait MountPolicy: Send + Sync + 'static {
     /// Calls the watcher when the mount with this device number has ended; false if there is none.
     fn watch(&self, device: &str, watcher: Watcher) -> bool;
 
+    /// Whether there is a mount with this device number.
+    fn serves(&self, device: &str) -> bool;
+
     /// What is told, after its end, to those who have watched the last mount.
     fn end_notice(&self) -> Arc<EndNotice>;
 
@@ -227,6 +230,8 @@ fn answer<C: MountPolicy>(caller: UnixStream, policy: &C) -> io::Result<Option<K
                 time = REQUEST;
                 serve(policy, permitted.take(), (device, dir), descriptors)
             }
+            Request::Serves { device } if policy.serves(&device) => Answer::Serving,
+            Request::Serves { .. } => Answer::Unknown,
             Request::Watch { device } => return watch(caller, policy, &device).map(|()| None),
             Request::Lease { device } => match policy.lease(&device) {
                 Some(end) => {
@@ -357,6 +362,10 @@ mod tests {
         fn serve(&self, grant: String, made: Made) -> Result<(), Answer> {
             self.served.lock().unwrap().push((grant, made.dir));
             Ok(())
+        }
+
+        fn serves(&self, device: &str) -> bool {
+            device == "0:7"
         }
 
         fn watch(&self, device: &str, watcher: Watcher) -> bool {

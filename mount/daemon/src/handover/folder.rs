@@ -89,6 +89,15 @@ impl Folder {
         opened.filter_map(|c| c.open(user, false).ok()).collect()
     }
 
+    /// The names of all sockets.
+    pub fn names(&self) -> Vec<SocketName> {
+        let dir = std::fs::read_dir(format!("/proc/self/fd/{}", self.opened.as_raw_fd()));
+        let entries = dir.into_iter().flatten().flatten();
+        let sockets = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_socket()));
+        let names = sockets.filter_map(|entry| entry.file_name().into_string().ok());
+        names.map(SocketName).collect()
+    }
+
     /// The path of a socket, for messages.
     pub fn shown(&self, name: &SocketName) -> PathBuf {
         self.path.join(&name.0)

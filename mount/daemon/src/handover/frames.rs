@@ -50,6 +50,12 @@ pub enum Request {
         /// The device number.
         device: String,
     },
+    /// It wants to know whether there is a mount with this device number: [`Answer::Serving`], or
+    /// [`Answer::Unknown`].
+    Serves {
+        /// The device number.
+        device: String,
+    },
     /// It needs the mount with this device number only while this connection is open: after that the
     /// mount ends as soon as nothing uses it, and its directory is removed if it is empty. The answer
     /// is [`Answer::Leased`].

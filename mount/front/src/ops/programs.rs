@@ -168,13 +168,21 @@ impl Ops {
 
     /// The kernel gets the file, or the removed directory, that a program has left. Takes a lookup reference.
     pub(super) fn through_door(&self, name: &[u8], is_dir: bool) -> Outcome<Found> {
-        let _held = self.trees.hold_references();
-        let file = self.files.behind(name).filter(|file| file.is_dir == is_dir);
-        let file = file.ok_or(Refusal(libc::ENOENT))?;
-        if !Arc::ptr_eq(&file.fs, &self.trees.mounted()) {
-            return Err(STALE);
+        loop {
+            let held = self.trees.hold_references();
+            let file = self.files.behind(name).filter(|file| file.is_dir == is_dir);
+            let file = file.ok_or(Refusal(libc::ENOENT))?;
+            if !Arc::ptr_eq(&file.fs, &self.trees.mounted()) {
+                return Err(STALE);
+            }
+            // Another program may have made it, and this one has only opened it.
+            if let Some(channel) = self.leased(&file.fs, file.ino) {
+                drop(held);
+                self.deferrals.end_leases(channel);
+                continue;
+            }
+            return Ok(self.found(file.fs.lookup_number(file.ino)?));
         }
-        Ok(self.found(file.fs.lookup_number(file.ino)?))
     }
 
     /// Has the kernel drop the name of a file in the door. Waits for the kernel.
