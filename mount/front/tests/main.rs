@@ -5,6 +5,7 @@ mod bites;
 mod deferrals;
 mod handles;
 mod lists;
+mod looks;
 mod option_table;
 mod programs;
 #[path = "replaced/main.rs"]

@@ -26,7 +26,7 @@ use cairnfs_fuse::person::Person;
 use cairnfs_fuse::status::Transport;
 use cairnfs_transport::Asker;
 
-const ROOT: u64 = 1;
+pub(crate) const ROOT: u64 = 1;
 const SUPER: Caller = Caller {
     uid: 0,
     gid: 0,
@@ -63,17 +63,17 @@ impl Kernel for Recorder {
     }
 }
 
-struct Stand {
-    ops: Ops,
+pub(crate) struct Stand {
+    pub(crate) ops: Ops,
     fs: Arc<FileSystem>,
     told: Arc<Mutex<Told>>,
-    program: Program,
+    pub(crate) program: Program,
 }
 
-type Answer = Result<[u64; ANSWER], Why>;
+pub(crate) type Answer = Result<[u64; ANSWER], Why>;
 
 impl Stand {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let device = MemoryDevice::new(64 << 20);
         make_device(&device, &MakeOptions::default(), &mut |_, _| {}).unwrap();
         let fs = FileSystem::open_device(Arc::new(device), &Options::default()).unwrap();
@@ -88,11 +88,11 @@ impl Stand {
         }
     }
 
-    fn ask(&self, op: Op, args: [u64; 5], text: &[u8], other: &[u8]) -> Answer {
+    pub(crate) fn ask(&self, op: Op, args: [u64; 5], text: &[u8], other: &[u8]) -> Answer {
         self.ask_as(&self.program, op, args, text, other)
     }
 
-    fn ask_as(
+    pub(crate) fn ask_as(
         &self,
         program: &Program,
         op: Op,
@@ -108,7 +108,7 @@ impl Stand {
         }
     }
 
-    fn reply_to(
+    pub(crate) fn reply_to(
         &self,
         program: &Program,
         op: Op,
@@ -129,12 +129,12 @@ impl Stand {
         reply
     }
 
-    fn open_dir(&self, base: u64, path: &str) -> Result<u64, Why> {
+    pub(crate) fn open_dir(&self, base: u64, path: &str) -> Result<u64, Why> {
         Ok(self.ask(Op::OpenDir, [base, 0, 0, 0, 0], path.as_bytes(), &[])?[0])
     }
 
     /// The path of an open directory.
-    fn path(&self, dir: u64) -> Vec<u8> {
+    pub(crate) fn path(&self, dir: u64) -> Vec<u8> {
         let located = self.reply_to(&self.program, Op::Locate, [dir, 0, 0, 0, 0], (&[], &[]));
         let Location { ino, path, .. } = Location::of(&located[8..]).unwrap();
         assert_eq!(ino, self.stat(dir).unwrap().ino);
@@ -142,7 +142,7 @@ impl Stand {
     }
 
     /// The names of a directory from its offset on, in replies of so many bytes.
-    fn names(&self, dir: u64, bytes: u64) -> Vec<String> {
+    pub(crate) fn names(&self, dir: u64, bytes: u64) -> Vec<String> {
         let mut names = Vec::new();
         loop {
             let args = [dir, NONE, bytes, 0, 0];
@@ -161,32 +161,32 @@ impl Stand {
         }
     }
 
-    fn create(&self, base: u64, path: &str) -> Result<u64, Why> {
+    pub(crate) fn create(&self, base: u64, path: &str) -> Result<u64, Why> {
         let args = [base, libc::O_RDWR as u64, 0o666, 0o022, 0];
         Ok(self.ask(Op::Create, args, path.as_bytes(), &[])?[0])
     }
 
-    fn mkdir(&self, base: u64, path: &str) -> Result<(), Why> {
+    pub(crate) fn mkdir(&self, base: u64, path: &str) -> Result<(), Why> {
         let args = [base, 0o777, 0o022, 0, 0];
         self.ask(Op::Mkdir, args, path.as_bytes(), &[]).map(drop)
     }
 
-    fn remove(&self, path: &str, is_dir: bool) -> Result<(), Why> {
+    pub(crate) fn remove(&self, path: &str, is_dir: bool) -> Result<(), Why> {
         let args = [ROOT, is_dir.into(), 0, 0, 0];
         self.ask(Op::Remove, args, path.as_bytes(), &[]).map(drop)
     }
 
-    fn rename(&self, from: &str, to: &str) -> Result<(), Why> {
+    pub(crate) fn rename(&self, from: &str, to: &str) -> Result<(), Why> {
         let args = [ROOT, ROOT, 0, 0, 0];
         self.ask(Op::Rename, args, from.as_bytes(), to.as_bytes())
             .map(drop)
     }
 
-    fn write(&self, file: u64, at: u64, bytes: &[u8]) -> Result<u64, Why> {
+    pub(crate) fn write(&self, file: u64, at: u64, bytes: &[u8]) -> Result<u64, Why> {
         Ok(self.ask(Op::Write, [file, at, 0, 0, 0], bytes, &[])?[0])
     }
 
-    fn stat(&self, file: u64) -> Result<Stat, Why> {
+    pub(crate) fn stat(&self, file: u64) -> Result<Stat, Why> {
         Ok(Stat::of(&self.ask(
             Op::Stat,
             [file, 0, 0, 0, 0],
@@ -196,16 +196,16 @@ impl Stand {
     }
 
     /// As the kernel does for a name.
-    fn look_up(&self, dir: u64, name: &str) -> Option<u64> {
+    pub(crate) fn look_up(&self, dir: u64, name: &str) -> Option<u64> {
         let found = self.ops.lookup(dir, name.as_bytes()).unwrap();
         found.map(|found| found.node)
     }
 
-    fn dropped(&self) -> Vec<u64> {
+    pub(crate) fn dropped(&self) -> Vec<u64> {
         std::mem::take(&mut self.told.lock().unwrap().dropped)
     }
 
-    fn contents(&self, path: &str) -> Vec<u8> {
+    pub(crate) fn contents(&self, path: &str) -> Vec<u8> {
         let ino = path
             .split('/')
             .fold(ROOT, |dir, name| self.look_up(dir, name).unwrap());
@@ -216,7 +216,7 @@ impl Stand {
     }
 }
 
-fn program(uid: &str, gid: &str, capabilities: &str, channel: u64) -> Program {
+pub(crate) fn program(uid: &str, gid: &str, capabilities: &str, channel: u64) -> Program {
     let text = format!("Uid:\t{uid}\nGid:\t{gid}\nGroups:\t50\nCapEff:\t{capabilities}\n");
     let person = Person::of_status(1, &text).unwrap();
     Program {
@@ -655,95 +655,4 @@ fn requests_that_are_none_are_answered() {
             .serve_program(&stand.program, (&bytes, false), &mut None, &mut reply);
         assert!(parse_reply(&reply).is_some());
     }
-}
-
-/// What is answered without changing anything: attributes, permissions, contents, and that a name is not there.
-#[test]
-fn files_that_the_kernel_does_not_know_are_looked_at_and_read() {
-    let stand = Stand::new();
-    stand.mkdir(ROOT, "d").unwrap();
-    let file = stand.create(ROOT, "d/f").unwrap();
-    stand.write(file, NONE, b"0123456789").unwrap();
-    let link = [ROOT, 0, 0, 0, 0];
-    stand.ask(Op::Symlink, link, b"l", b"d").unwrap();
-    let user = program("5 5 5 5", "50 50 50 50", "0", 8);
-    let errno = |op, args, text: &[u8]| {
-        let reply = stand.reply_to(&stand.program, op, args, (text, &[]));
-        let (status, [errno, ..]) = parse_reply(&reply).unwrap();
-        assert_eq!(status, Status::Failed, "{op:?}");
-        errno as i32
-    };
-    let at = |b: u64, c: u64| [ROOT, b, c, 0, 0];
-    for (path, found) in [
-        ("none", libc::ENOENT),
-        ("none/f", libc::ENOENT),
-        ("d/f/x", libc::ENOTDIR),
-    ] {
-        for op in [Op::StatAt, Op::Open, Op::OpenDir, Op::Remove, Op::Chmod] {
-            assert_eq!(errno(op, at(0, 0), path.as_bytes()), found, "{op:?} {path}");
-        }
-    }
-    for op in [Op::Mkdir, Op::Symlink] {
-        let reply = stand.reply_to(&stand.program, op, at(0, 0), (b"d", b"target"));
-        let (status, [errno, ..]) = parse_reply(&reply).unwrap();
-        assert_eq!((status, errno as i32), (Status::Failed, libc::EEXIST));
-    }
-    let exclusive = (libc::O_EXCL | libc::O_CREAT | libc::O_RDWR) as u64;
-    assert_eq!(
-        errno(Op::Create, [ROOT, exclusive, 0o600, 0, 0], b"d/f"),
-        libc::EEXIST
-    );
-    // Attributes, and who may do what.
-    let stat_at = |who: &Program, path: &str, follows: u64, wanted: u64| {
-        let found = stand.ask_as(who, Op::StatAt, at(follows, wanted), path.as_bytes(), &[]);
-        found.map(|words| Stat::of(&words))
-    };
-    assert_eq!(stat_at(&stand.program, "d/f", 1, 0), stand.stat(file));
-    assert_eq!(stat_at(&stand.program, "l", 1, 0), Err(Why::Path));
-    assert_eq!(stat_at(&stand.program, "l", 0, 0).unwrap().size, 1);
-    assert!(stat_at(&user, "d/f", 1, 4).is_ok());
-    assert_eq!(stat_at(&user, "d/f", 1, 2), Err(Why::Permission));
-    assert_eq!(stat_at(&stand.program, "d/f", 1, 1), Err(Why::Permission));
-    // Contents.
-    let open = |who: &Program, flags: i32| {
-        let opened = stand.ask_as(who, Op::Open, at(flags as u64, 0), b"d/f", &[]);
-        opened.map(|[file, ..]| file)
-    };
-    let read = |who: &Program, file: u64, from: u64, len: u64| {
-        let reply = stand.reply_to(who, Op::Read, [file, from, len, 0, 0], (&[], &[]));
-        match parse_reply(&reply).unwrap() {
-            (Status::Done, [len, ..]) => Ok(reply[16..][..len as usize].to_vec()),
-            (_, [why, ..]) => Err(Why::of(why).unwrap()),
-        }
-    };
-    assert_eq!(open(&user, libc::O_RDWR), Err(Why::Permission));
-    assert_eq!(
-        open(&user, libc::O_RDONLY | libc::O_NOATIME),
-        Err(Why::Permission)
-    );
-    let its = open(&user, libc::O_RDONLY).unwrap();
-    assert_eq!(read(&user, its, NONE, 4).unwrap(), b"0123");
-    assert_eq!(read(&user, its, NONE, 400).unwrap(), b"456789");
-    assert_eq!(read(&user, its, NONE, 4).unwrap(), b"");
-    assert_eq!(read(&user, its, 8, u64::MAX).unwrap(), b"89");
-    assert_eq!(read(&user, its, u64::MAX - 1, 9).unwrap(), b"");
-    assert_eq!(read(&stand.program, its, 0, 1), Err(Why::Call));
-    let writes = stand.ask_as(&user, Op::Write, [its, NONE, 0, 0, 0], b"x", &[]);
-    assert_eq!(writes, Err(Why::Permission));
-    let only_writes = open(&stand.program, libc::O_WRONLY | libc::O_TRUNC).unwrap();
-    assert_eq!(read(&user, its, 0, 9).unwrap(), b"");
-    stand.write(only_writes, NONE, b"new").unwrap();
-    assert_eq!(read(&user, its, 0, 9).unwrap(), b"new");
-    assert_eq!(read(&stand.program, only_writes, 0, 9), Err(Why::Call));
-    let existing = stand.create(ROOT, "d/f").unwrap();
-    assert_eq!(read(&stand.program, existing, 0, 9).unwrap(), b"new");
-    // A large file is the kernel's, and so is one that it knows.
-    stand.write(only_writes, 256 << 10, b"x").unwrap();
-    assert_eq!(open(&user, libc::O_RDONLY), Err(Why::Call));
-    let d = stand.look_up(ROOT, "d").unwrap();
-    assert!(stat_at(&user, "d", 1, 5).is_ok());
-    stand.look_up(d, "f").unwrap();
-    assert_eq!(read(&user, its, 0, 9), Err(Why::Known));
-    assert_eq!(stat_at(&user, "d/f", 1, 0), Err(Why::Known));
-    assert_eq!(open(&user, libc::O_RDONLY), Err(Why::Known));
 }

@@ -11,16 +11,11 @@ use cairnfs_channel::call::{OMIT, Op, Request, Stat};
 
 use crate::descriptors::ask;
 use crate::files::{self, File};
-use crate::names::{HERE, Starts, may_lead_here, or_kernel, resolve_for};
+use crate::names::{HERE, Starts, is_look_worth_asking, may_lead_here, or_kernel, resolve_for};
 use crate::next::functions;
 use crate::raw::fail;
 use crate::session::{self, Not};
 use crate::worth;
-
-/// Whether a look may be worth a question: in an open directory of the daemon it always is.
-pub fn is_worth_asking(dir: c_int) -> bool {
-    files::dir(dir).is_some() || session::is_any_ready() && worth::LOOKS.asks()
-}
 
 /// What a look found: attributes in a mount, or an error number.
 type Found = Result<(usize, Stat), i32>;
@@ -28,7 +23,7 @@ type Found = Result<(usize, Stat), i32>;
 /// Looks at a path; `None` leaves it to the kernel.
 fn look(dir: c_int, path: *const c_char, follows: bool, wanted: u64) -> Option<Found> {
     may_lead_here(path);
-    if !is_worth_asking(dir) {
+    if !is_look_worth_asking(dir) {
         return None;
     }
     let at = resolve_for(dir, path, Starts::No)?;

@@ -13,7 +13,7 @@ use crate::next::functions;
 use crate::raw::{LARGEFILE, fail};
 use crate::session::{self, Not, Session};
 use crate::times::{id, time_words, timeval_words};
-use crate::{counters, limits, looks, umask, worth};
+use crate::{counters, limits, umask, worth};
 
 /// Flags of open(2) with which a new file is made by the daemon; with others it is made by the kernel.
 const SERVED: c_int = libc::O_ACCMODE
@@ -60,6 +60,11 @@ pub enum Starts {
 /// Whether it is worth to ask the daemon about a name. In an open directory of the daemon it always is.
 fn is_worth_asking(dir: c_int) -> bool {
     files::dir(dir).is_some() || worth::NAMES.asks()
+}
+
+/// The same for a call that changes nothing, for which no channel is made.
+pub fn is_look_worth_asking(dir: c_int) -> bool {
+    files::dir(dir).is_some() || session::is_any_ready() && worth::LOOKS.asks()
 }
 
 /// Finds the mount that a path is in. `None`: in none, or only the kernel can tell.
@@ -283,7 +288,7 @@ fn create(dir: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> Option
 fn open_file(dir: c_int, path: *const c_char, flags: c_int) -> Option<c_int> {
     let only_reads = flags & (libc::O_ACCMODE | libc::O_TRUNC) == libc::O_RDONLY;
     let is_served = flags & !SERVED == 0 && (only_reads || limits::are_sizes_unlimited());
-    if !is_served || !looks::is_worth_asking(dir) {
+    if !is_served || !is_look_worth_asking(dir) {
         return None;
     }
     let at = resolve_for(dir, path, Starts::No)?;
