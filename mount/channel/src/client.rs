@@ -70,6 +70,8 @@ pub struct Client {
     /// The turn of the next deferred call.
     turn: AtomicU64,
     patience: Patience,
+    /// Names the process that calls; 0: none that may.
+    process: fn() -> u64,
 }
 
 impl Client {
@@ -90,7 +92,21 @@ impl Client {
             posted: AtomicU64::new(0),
             turn: AtomicU64::new(0),
             patience: Patience::default(),
+            process: || 1,
         })
+    }
+
+    /// Calls are those of the process that this names at their begin. One that finds itself in another process,
+    /// as a signal handler has forked that interrupted it, leaves its slot to the first.
+    #[must_use]
+    pub fn of_process(self, process: fn() -> u64) -> Self {
+        Self { process, ..self }
+    }
+
+    /// A child that was forked leaves the channel to its parent: calls that go on in it are answered no more.
+    #[cfg(not(shuttle))]
+    pub fn cut_off(&self) {
+        self.region.cut_off();
     }
 
     /// Sends a request, whose parts begin at multiples of eight bytes, and copies the reply into `reply`.
@@ -134,21 +150,24 @@ impl Client {
         wait: Wait,
         take: impl FnOnce(&Slot) -> R,
     ) -> Result<R, Gone> {
+        let process = (self.process)();
         let (number, slot) = self.put(request, SLOTS).ok_or(Gone::NotAsked)?;
         self.tell(slot, number, &self.region.pending);
-        self.take_reply(slot, number, wait, take)
+        self.take_reply((slot, number, process), wait, take)
     }
 
     /// Waits for a reply, copies it, and frees its slot. One that the daemon may still answer is never used
     /// again.
     fn take_reply<R>(
         &self,
-        slot: &Slot,
-        number: u32,
+        (slot, number, process): (&Slot, u32, u64),
         wait: Wait,
         take: impl FnOnce(&Slot) -> R,
     ) -> Result<R, Gone> {
-        self.await_reply(slot, wait)?;
+        self.await_reply(slot, wait, process)?;
+        if (self.process)() != process {
+            return Err(Gone::Unanswered);
+        }
         let taken = take(slot);
         slot.state.store(state::FREE, Ordering::Relaxed);
         self.free.fetch_or(1 << number, Ordering::Release);
@@ -181,6 +200,7 @@ impl Client {
         if now() != epoch {
             return Err(Gone::NotAsked);
         }
+        let process = (self.process)();
         let put = self.put_deferred(request, DEFERRED);
         let (number, slot) = put.ok_or(Gone::NotAsked)?;
         // The daemon ends an epoch before it looks for deferred calls a last time: either it finds this one
@@ -189,7 +209,9 @@ impl Client {
             self.posted.fetch_or(1 << number, Ordering::Release);
             return Ok(Deferred::Accepted);
         }
-        let len = self.take_reply(slot, number, Wait::Looks, |slot| slot.take(reply));
+        let len = self.take_reply((slot, number, process), Wait::Looks, |slot| {
+            slot.take(reply)
+        });
         len.map(Deferred::Answered)
     }
 
@@ -267,7 +289,7 @@ impl Client {
         }
     }
 
-    fn await_reply(&self, slot: &Slot, wait: Wait) -> Result<(), Gone> {
+    fn await_reply(&self, slot: &Slot, wait: Wait, process: u64) -> Result<(), Gone> {
         let answered = || slot.state.load(Ordering::Acquire) == state::ANSWERED;
         if wait == Wait::Looks && self.patience.looks() {
             let crowded = self.region.crowded.load(Ordering::Relaxed) != 0;
@@ -289,7 +311,7 @@ impl Client {
             if answered() {
                 return Ok(());
             }
-            if sync::has_ended(&self.daemon) {
+            if (self.process)() != process || sync::has_ended(&self.daemon) {
                 return Err(Gone::Unanswered);
             }
         }

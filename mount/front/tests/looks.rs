@@ -7,7 +7,8 @@
     reason = "a test fails by panicking"
 )]
 
-use cairnfs_channel::call::{NONE, Op, Stat, Status, Why, parse_reply};
+use cairnfs_channel::call::{self, NONE, Op, Stat, Status, Why, parse_reply};
+use cairnfs_disk::types::XattrMode;
 use cairnfs_fuse::ops::programs::Program;
 
 use crate::programs::{ROOT, Stand, program};
@@ -92,6 +93,20 @@ fn files_that_the_kernel_does_not_know_are_looked_at_and_read() {
     assert_eq!(read(&stand.program, only_writes, 0, 9), Err(Why::Call));
     let existing = stand.create(ROOT, "d/f").unwrap();
     assert_eq!(read(&stand.program, existing, 0, 9).unwrap(), b"new");
+    // A part of a file is no whole read, if others may read by the same offset.
+    stand.write(only_writes, 66_000, b"x").unwrap();
+    assert_eq!(read(&user, its, NONE, 70_000), Err(Why::Call));
+    assert_eq!(read(&user, its, 0, 70_000).unwrap().len(), call::READ_MAX);
+    // A file with capabilities loses them by a change, which is the kernel's.
+    let ino = stand.stat(existing).unwrap().ino;
+    let capability = b"security.capability";
+    let set = |value: &[u8]| stand.fs.setxattr(ino, capability, value, XattrMode::Set);
+    set(b"some").unwrap();
+    assert!(open(&user, libc::O_RDONLY).is_ok());
+    assert_eq!(open(&stand.program, libc::O_WRONLY), Err(Why::Permission));
+    let chown = |file| stand.ask(Op::FileChown, [file, 5, NONE, 0, 0], &[], &[]);
+    assert_eq!(chown(existing).unwrap_err(), Why::Permission);
+    stand.fs.removexattr(ino, capability).unwrap();
     // A large file is the kernel's, and so is one that it knows.
     stand.write(only_writes, 256 << 10, b"x").unwrap();
     assert_eq!(open(&user, libc::O_RDONLY), Err(Why::Call));

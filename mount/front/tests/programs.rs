@@ -65,7 +65,7 @@ impl Kernel for Recorder {
 
 pub(crate) struct Stand {
     pub(crate) ops: Ops,
-    fs: Arc<FileSystem>,
+    pub(crate) fs: Arc<FileSystem>,
     told: Arc<Mutex<Told>>,
     pub(crate) program: Program,
 }

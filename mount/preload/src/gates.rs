@@ -61,6 +61,24 @@ const HARMLESS: [i64; 12] = [
     libc::SYS_madvise,
 ];
 
+/// System calls that change what the daemon knows of the process.
+const ENDING: [i64; 14] = [
+    libc::SYS_setuid,
+    libc::SYS_setgid,
+    libc::SYS_setreuid,
+    libc::SYS_setregid,
+    libc::SYS_setresuid,
+    libc::SYS_setresgid,
+    libc::SYS_setgroups,
+    libc::SYS_setfsuid,
+    libc::SYS_setfsgid,
+    libc::SYS_capset,
+    libc::SYS_chroot,
+    libc::SYS_pivot_root,
+    libc::SYS_unshare,
+    libc::SYS_setns,
+];
+
 /// Does what is to be done before a function, and returns the address of the next one. Without one, that of
 /// a function that fails.
 unsafe extern "C" fn before(first: usize, gate: &'static Gate, second: usize) -> *mut c_void {
@@ -76,7 +94,7 @@ unsafe extern "C" fn before(first: usize, gate: &'static Gate, second: usize) ->
             limits::change();
             files::swap_all();
         }
-        _ if files::is_empty() => {}
+        _ if files::is_empty() && gate.before != Before::System => {}
         Before::Path => names::may_lead_here(first as *const c_char),
         Before::SecondPath => names::may_lead_here(second as *const c_char),
         Before::Paths => {
@@ -93,6 +111,7 @@ unsafe extern "C" fn before(first: usize, gate: &'static Gate, second: usize) ->
             }
         }
         Before::FirstToo => drop(files::swap(first as i32)),
+        Before::System if ENDING.contains(&(first as i64)) => life::end(),
         Before::System if HARMLESS.contains(&(first as i64)) => {}
         Before::All | Before::System => files::swap_all(),
     }

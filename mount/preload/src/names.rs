@@ -36,6 +36,9 @@ const SERVED_DIR: c_int = libc::O_DIRECTORY
     | libc::O_NOCTTY
     | LARGEFILE;
 
+/// Longer paths are refused by the kernel.
+const PATH_MAX: usize = 4096;
+
 /// Where a path begins for the daemon, and the rest of it.
 pub struct Resolved<'p> {
     /// The number of the mount.
@@ -80,6 +83,9 @@ pub fn resolve_for(dir: c_int, path: *const c_char, starts: Starts) -> Option<Re
     }
     // SAFETY: the function of libc demands a C string, which stays as long as its call.
     let path: &'static [u8] = unsafe { CStr::from_ptr(path) }.to_bytes();
+    if path.len() >= PATH_MAX {
+        return None;
+    }
     let absolute = path.first() == Some(&b'/');
     if let Some(dir) = files::dir(dir).filter(|_| !absolute) {
         return below_placeholder(dir, path);

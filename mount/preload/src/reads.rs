@@ -24,29 +24,34 @@ const MOST_MAPPED: usize = 256 << 10;
 /// Bytes that are copied at once for a mapping.
 const COPIED: usize = 8 << 10;
 
-/// Reads from the file of a placeholder at an offset, or where it is, until there are `to.len()` bytes or it
-/// ends. `Err(None)`: the kernel is to be asked, and nothing was read.
+/// Reads from the file of a placeholder where it is: at once, or not at all, as others may read by the same
+/// descriptor. `Err(None)`: the kernel is to be asked, and nothing was read.
+fn read_next(file: File, to: &mut [u8]) -> Result<usize, Option<i32>> {
+    ask(file, NONE, to)
+}
+
+/// Reads from an offset on, until there are `to.len()` bytes or the file ends. Otherwise as [`read_next`].
 fn read_all(file: File, to: &mut [u8], at: u64) -> Result<usize, Option<i32>> {
-    let session = session::get(file.mount).ok_or(None)?;
     let mut done = 0;
     loop {
         let rest = to.get_mut(done..).unwrap_or_default();
         let wanted = rest.len().min(READ_MAX);
-        let at = if at == NONE { NONE } else { at + done as u64 };
-        let args = [file.number, at, wanted as u64, 0, 0];
-        match session.call_for_bytes(&Request::of(Op::Read, args, &[]), rest) {
-            Ok(read) => {
-                done += read;
-                if read < wanted || done == to.len() {
-                    return Ok(done);
-                }
-            }
-            // The offset is behind what was read.
-            Err(_) if done > 0 => return Ok(done),
-            Err(Not::Failed(errno)) => return Err(Some(errno)),
-            Err(Not::Mine) => return Err(None),
+        let read = ask(file, at.saturating_add(done as u64), rest)?;
+        done += read;
+        if read < wanted || done == to.len() {
+            return Ok(done);
         }
     }
+}
+
+fn ask(file: File, at: u64, to: &mut [u8]) -> Result<usize, Option<i32>> {
+    let session = session::get(file.mount).ok_or(None)?;
+    let args = [file.number, at, to.len() as u64, 0, 0];
+    let read = session.call_for_bytes(&Request::of(Op::Read, args, &[]), to);
+    read.map_err(|not| match not {
+        Not::Failed(errno) => Some(errno),
+        Not::Mine => None,
+    })
 }
 
 fn read_at(fd: c_int, to: *mut c_void, len: size_t, at: u64) -> Option<ssize_t> {
@@ -65,7 +70,12 @@ fn read_at(fd: c_int, to: *mut c_void, len: size_t, at: u64) -> Option<ssize_t> 
     }
     // SAFETY: the function of libc demands room for as many bytes.
     let to = unsafe { slice::from_raw_parts_mut(to.cast::<u8>(), len) };
-    match read_all(file, to, at) {
+    let read = if at == NONE {
+        read_next(file, to)
+    } else {
+        read_all(file, to, at)
+    };
+    match read {
         Ok(read) => Some(read as ssize_t),
         Err(Some(errno)) => Some(fail(errno) as ssize_t),
         Err(None) => swap(fd),
@@ -80,21 +90,23 @@ fn read_there(fd: c_int, to: *mut c_void, len: size_t, at: i64) -> Option<ssize_
     }
 }
 
-/// A file in memory with the contents of a file from an offset on, if they fill all pages of the mapping.
+/// A file in memory with the contents of a file from an offset to its end, if they fill all pages of a mapping.
 fn copied(file: File, len: usize, offset: u64) -> Option<OwnedFd> {
     let memory = memfd_create(c"cairnfs", MemfdFlags::CLOEXEC).ok()?;
     let mut bytes = [0; COPIED];
     let mut done = 0;
-    while done < len {
-        let wanted = (len - done).min(COPIED);
-        let read = read_all(file, bytes.get_mut(..wanted)?, offset + done as u64).ok()?;
+    loop {
+        let read = read_all(file, &mut bytes, offset + done as u64).ok()?;
         let bytes = bytes.get(..read)?;
         if read > 0 && pwrite(memory.as_fd(), bytes, done as u64) != Ok(read) {
             return None;
         }
         done += read;
-        if read < wanted {
+        if read < COPIED {
             break;
+        }
+        if done > MOST_MAPPED {
+            return None;
         }
     }
     // What is behind the end of the last page of a file is not mapped.

@@ -21,7 +21,7 @@ use cairnfs_channel::{Client, Deferred, Gone};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{CWD, Mode, OFlags, SeekFrom, openat, seek};
-use rustix::io::{Errno, fcntl_dupfd_cloexec, read};
+use rustix::io::{Errno, fcntl_dupfd_cloexec, read, retry_on_intr};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
@@ -108,6 +108,12 @@ pub fn is_here() -> bool {
     }
 }
 
+/// The process whose calls are served; 0: none.
+fn process() -> u64 {
+    let process = PROCESS.load(Ordering::Acquire);
+    if is_here() { process as u64 } else { 0 }
+}
+
 /// A process is about to be made that borrows the memory of this one.
 pub fn is_shared() {
     SHARED.store(true, Ordering::Release);
@@ -152,8 +158,8 @@ pub fn turn_off() {
     }
 }
 
-/// Forgets the channels of the parent in a child that was forked, and closes them there, so that the daemon
-/// sees the parent's end.
+/// Forgets the channels of the parent in a child that was forked, and closes their descriptors there, so that
+/// the daemon sees the parent's end. Their memory stays: a signal handler may have forked, and return into a call.
 ///
 /// # Safety
 /// No other thread uses a channel.
@@ -161,7 +167,13 @@ pub unsafe fn forget_all() {
     for place in &PLACES {
         if place.state.swap(NONE, Ordering::AcqRel) == READY {
             // SAFETY: it was ready, and nobody else uses it.
-            unsafe { (*place.session.get()).assume_init_drop() };
+            let session = unsafe { (*place.session.get()).assume_init_ref() };
+            session.client.cut_off();
+            // SAFETY: they are this library's.
+            session
+                .own
+                .iter()
+                .for_each(|fd| unsafe { rustix::io::close(*fd) });
         }
     }
 }
@@ -255,7 +267,9 @@ fn start(mount: &Mount) -> Option<Session> {
     let (socket, doorbell, table) = (high(socket), high(doorbell), open_table()?);
     let own = [&socket, &doorbell, &table].map(AsRawFd::as_raw_fd);
     let session = Session {
-        client: Client::new(memory, doorbell, socket).ok()?,
+        client: Client::new(memory, doorbell, socket)
+            .ok()?
+            .of_process(process),
         door,
         root,
         attributes,
@@ -454,7 +468,7 @@ impl Session {
         }
         let mut fds = [PollFd::new(&self.table, PollFlags::PRI)];
         let now = rustix::time::Timespec::default();
-        match poll(&mut fds, Some(&now)) {
+        match retry_on_intr(|| poll(&mut fds, Some(&now))) {
             Ok(0) => {}
             Ok(_) => self.look(),
             Err(_) => self.whole.store(false, Ordering::Relaxed),

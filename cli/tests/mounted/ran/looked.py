@@ -87,12 +87,13 @@ def absent():
 
 def opened_again():
     """A file is opened again, read, and written, as by the kernel, and truncated if that is asked for."""
-    made("f", bytes(range(256)) * 300)
+    text = bytes(range(256)) * 200
+    made("f", text)
     fd = opened("f")
     assert os.read(fd, 10) == bytes(range(10)) and os.lseek(fd, 0, 1) == 10
-    assert os.pread(fd, 300_000, 76_000) == (bytes(range(256)) * 300)[76_000:]
-    assert len(os.read(fd, 300_000)) == 256 * 300 - 10 and os.read(fd, 5) == b""
-    assert os.fstat(fd).st_size == 256 * 300 and fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE == 0
+    assert os.pread(fd, 300_000, 50_000) == text[50_000:]
+    assert os.read(fd, 300_000) == text[10:] and os.read(fd, 5) == b""
+    assert os.fstat(fd).st_size == len(text) and fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE == 0
     assert not os.isatty(fd) and is_daemons(fd)
     try:
         os.write(fd, b"x")
@@ -154,6 +155,40 @@ def mapped():
     fd = opened("f")
     at = map(len(text), mmap.PROT_READ, mmap.MAP_SHARED)
     assert ctypes.string_at(at, len(text)) == text and not is_daemons(fd)
+
+
+def whole_pages():
+    """A mapping has what is in its last page, and grows into what is behind it."""
+    libc.mmap.restype = libc.mremap.restype = ctypes.c_void_p
+    text = bytes(range(1, 241)) * 50
+    made("f", text)
+    fd = opened("f")
+    at = ctypes.c_void_p(libc.mmap(None, ctypes.c_size_t(100), mmap.PROT_READ, mmap.MAP_PRIVATE, fd, 0))
+    assert ctypes.string_at(at, 4096) == text[:4096] and is_daemons(fd)
+    grown = libc.mremap(at, ctypes.c_size_t(4096), ctypes.c_size_t(8192), 1)
+    assert ctypes.string_at(grown, 8192) == text[:8192]
+    os.close(fd)
+
+
+def whole_reads():
+    """A read is not short before the end, also where others look at the file meanwhile."""
+    text = bytes(range(256)) * 800
+    made("f", text)
+    for _ in range(5):
+        fd = opened("f")
+        assert os.pread(fd, 300_000, 0) == text and os.read(fd, 300_000) == text
+        os.close(fd)
+
+
+def long_paths():
+    """A path that is too long is refused as such, whatever it begins with."""
+    made("f", b"")
+    for call in (os.stat, os.unlink, lambda path: os.open(path, os.O_RDONLY)):
+        try:
+            call("none/" + 900 * "name/" + "x")
+            assert False
+        except OSError as error:
+            assert error.errno == errno.ENAMETOOLONG, error
 
 
 def beside_the_kernel():

@@ -20,6 +20,7 @@ const LOOKED: &str = include_str!("looked.py");
 const WORKER: &str = include_str!("worker.py");
 const SEQUENCES: &str = include_str!("sequences.py");
 const SIGNALS: &str = include_str!("signals.c");
+const FORKS: &str = include_str!("forks.c");
 const CROWD: &str = include_str!("crowd.py");
 
 /// Builds the library, which is of another package, beside the command.
@@ -96,7 +97,7 @@ histories! {
 }
 
 histories! {
-    looked: looks absent opened_again mapped beside_the_kernel advised
+    looked: looks absent opened_again mapped whole_pages whole_reads long_paths beside_the_kernel advised
 }
 
 histories! {
@@ -110,10 +111,7 @@ fn signals() {
         return;
     }
     let place = begun("128M", "");
-    let (source, program) = (place.beside("signals.c"), place.beside("signals"));
-    fs::write(&source, SIGNALS).unwrap();
-    succeed(Command::new("cc").args(["-O1", "-o", arg(&program), arg(&source)]));
-    let said = succeed(&mut run(&place, &[arg(&program)]));
+    let said = run_compiled(&place, "signals", SIGNALS);
     let counts: Vec<usize> = said
         .split_whitespace()
         .map(|n| n.parse().unwrap())
@@ -126,6 +124,23 @@ fn signals() {
         1 + counts[2] / 2
     );
     place.finish();
+}
+
+/// Compiles a program beside a volume, and runs it there; returns what it says.
+fn run_compiled(place: &Place, name: &str, text: &str) -> String {
+    let (source, program) = (place.beside(&format!("{name}.c")), place.beside(name));
+    fs::write(&source, text).unwrap();
+    succeed(Command::new("cc").args(["-O1", "-o", arg(&program), arg(&source)]));
+    succeed(&mut run(place, &[arg(&program)]))
+}
+
+#[test]
+fn forks_in_handlers() {
+    if able(&["cc"]) {
+        let place = begun("128M", "");
+        assert_eq!(run_compiled(&place, "forks", FORKS).trim(), "0");
+        place.finish();
+    }
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fstat, ftruncate, memfd_create};
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
 use super::Shared;
 
@@ -61,6 +61,18 @@ impl Region {
         Ok(Self(mapped.ok_or_else(|| {
             io::Error::other("memory was mapped at zero")
         })?))
+    }
+}
+
+impl Region {
+    /// Puts memory of this process alone in the place of the region, which it is cut off from.
+    #[allow(unsafe_code, reason = "mapping memory is unsafe")]
+    pub fn cut_off(&self) {
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        let flags = MapFlags::PRIVATE | MapFlags::FIXED;
+        // SAFETY: it replaces this mapping, by one of the same size, in which any bytes are a value.
+        let _ =
+            unsafe { mmap_anonymous(self.0.as_ptr().cast(), size_of::<Shared>(), access, flags) };
     }
 }
 

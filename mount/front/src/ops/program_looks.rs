@@ -115,6 +115,9 @@ impl Serving<'_> {
             _ => return not(Why::Call),
         };
         let changes = writable || flags & libc::O_TRUNC != 0;
+        if changes {
+            self.without_capabilities(attr)?;
+        }
         // fs.protected_regular of the kernel.
         let is_protected = flags & libc::O_CREAT != 0 && at.attr.mode & libc::S_ISVTX != 0;
         let is_odd = attr.mode & 0o6000 != 0 || attr.flags != Flags::NONE;
@@ -136,8 +139,12 @@ impl Serving<'_> {
         }
         let offset = if at == NONE { file.offset } else { at };
         let size = file.fs.getattr(file.ino)?.size;
-        let most = usize::try_from(len).map_or(READ_MAX, |len| len.min(READ_MAX));
-        let len = size.saturating_sub(offset).min(most as u64);
+        let len = size.saturating_sub(offset).min(len);
+        if at == NONE && len > READ_MAX as u64 {
+            // In parts it would not be one read for others that have the same offset.
+            return not(Why::Call);
+        }
+        let len = len.min(READ_MAX as u64);
         let mut bytes = vec![0; len as usize];
         let read = file.fs.read(file.ino, offset, &mut bytes)?;
         bytes.truncate(read);

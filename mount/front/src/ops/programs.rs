@@ -573,7 +573,18 @@ impl<'o> Serving<'o> {
         })
     }
 
+    /// The kernel takes capabilities from a file whose contents or owner change.
+    pub(super) fn without_capabilities(&self, inode: &Attr) -> Done<()> {
+        let fs = self.ops.trees.mounted();
+        match fs.getxattr(inode.ino, b"security.capability") {
+            Err(Error::NoAttribute | Error::Unsupported(_)) => Ok(()),
+            Ok(_) => not(Why::Permission),
+            Err(error) => Err(error.into()),
+        }
+    }
+
     fn owner_set(&self, inode: &Attr, uid: u64, gid: u64) -> Done<SetAttr> {
+        self.without_capabilities(inode)?;
         let id = |id: u64| match id {
             NONE => Ok(None),
             id => u32::try_from(id).map(Some).or(not(Why::Call)),
