@@ -128,7 +128,7 @@ fn signals() {
 
 /// Compiles a program beside a volume, and runs it there; returns what it says.
 fn run_compiled(place: &Place, name: &str, text: &str) -> String {
-    let (source, program) = (place.beside(&format!("{name}.c")), place.beside(name));
+    let (source, program) = (place.beside(format!("{name}.c")), place.beside(name));
     fs::write(&source, text).unwrap();
     succeed(Command::new("cc").args(["-O1", "-o", arg(&program), arg(&source)]));
     succeed(&mut run(place, &[arg(&program)]))
