@@ -42,13 +42,13 @@
 //!
 //! The daemon waits for no program in this: a deferred call is complete when its bit is set.
 //!
+//! `scripts/concurrency server::schedules` searches orders of threads in which one of these does not hold.
+//!
 //! # Promised replies
 //!
 //! What takes long, as an fsync does, is answered by another thread ([`Promise`]): the slot stays *asked* or
 //! *awaited* meanwhile, and the serving thread goes on. A program has at most [`SLOTS`] of them, whatever it
 //! writes into its region.
-//!
-//! `scripts/concurrency server::schedules` searches orders of threads in which one of these does not hold.
 //!
 //! The library that is loaded into programs uses [`Client`] only, which allocates nothing after it was
 //! made, starts no thread, and can be used in a signal handler.

@@ -1,6 +1,7 @@
 //! What the kernel may have cached of the directories that it knows: that a name does not exist, listings, and
 //! attributes. Programs that ask by a channel change directories behind the kernel's back; what it
-//! has cached would be wrong then, so such a change is left to the kernel ([`KnownDirs::refuses`]).
+//! has cached of names would be wrong then, so such a change is left to the kernel ([`KnownDirs::refuses`]);
+//! attributes are dropped ([`KnownDirs::attributes_dropped`]).
 //!
 //! Directories are named by node id. All methods but [`KnownDirs::forgotten`] are called with references
 //! held, so none runs beside a change by a program.

@@ -46,6 +46,25 @@ pub(crate) struct ProgramFile {
     pub lease: Option<u64>,
 }
 
+impl ProgramFile {
+    /// An inode whose use was taken, as a program has opened it with these flags of open(2).
+    pub fn opened(fs: Arc<FileSystem>, ino: u64, channel: u64, flags: i32) -> Self {
+        let access = flags & libc::O_ACCMODE;
+        Self {
+            fs,
+            ino,
+            channel,
+            offset: 0,
+            readable: [libc::O_RDONLY, libc::O_RDWR].contains(&access),
+            writable: [libc::O_WRONLY, libc::O_RDWR].contains(&access),
+            append: flags & libc::O_APPEND != 0,
+            is_dir: flags & libc::O_DIRECTORY != 0,
+            left: false,
+            lease: None,
+        }
+    }
+}
+
 #[derive(Default)]
 struct Files {
     by_number: HashMap<u64, ProgramFile>,

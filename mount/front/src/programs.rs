@@ -14,7 +14,6 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
 use cairnfs::fs::FsyncRequest;
-use cairnfs_channel::call::{Op, Request};
 use cairnfs_channel::{Answered, Asked, Handler, Joiner, Server, channel};
 use cairnfs_core::source::{AtOneTime, at_one_time};
 use parking_lot::{Mutex, RwLock};
@@ -103,21 +102,13 @@ impl Handler for Answers {
         let Some((program, _)) = known.and_then(|known| known.get(&from.channel)) else {
             return Answered::Now;
         };
-        match Request::parse(request).filter(|request| request.op == Op::Sync) {
-            Some(sync) => {
-                let merged = &mut self.merged;
-                let Some(sync) = self.ops.to_sync(program, &sync, merged, reply) else {
-                    return Answered::Now;
-                };
-                self.durable.sync(&self.ops, sync, from)
-            }
-            None => {
-                let request = (request, from.deferred);
-                self.ops
-                    .serve_program(program, request, &mut self.merged, reply);
-                Answered::Now
-            }
-        }
+        let request = (request, from.deferred);
+        let sync = self
+            .ops
+            .serve_program(program, request, &mut self.merged, reply);
+        sync.map_or(Answered::Now, |sync| {
+            self.durable.sync(&self.ops, sync, from)
+        })
     }
 
     fn begins(&mut self) {

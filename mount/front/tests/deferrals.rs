@@ -1,13 +1,6 @@
 //! Calls that programs defer, by real channels and without a kernel: the test looks names up in its place.
 //! Whoever looks at a file or at the whole tree finds every call there that had returned.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    reason = "a test fails by panicking"
-)]
-
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;

@@ -3,8 +3,6 @@
 //!
 //! Contract: posix.handles
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use std::path::Path;
 use std::sync::Arc;
 

@@ -1,13 +1,6 @@
 //! Access control lists through the operations of a mount, tested without a kernel: mode and list
 //! of an inode change together, for concurrent readers and on a full volume.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    reason = "a test fails by panicking"
-)]
-
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};

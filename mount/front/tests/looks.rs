@@ -1,12 +1,5 @@
 //! What programs look at and read by a channel, tested without a kernel.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    reason = "a test fails by panicking"
-)]
-
 use cairnfs_channel::call::{self, NONE, Op, Stat, Status, Why, parse_reply};
 use cairnfs_disk::types::XattrMode;
 use cairnfs_fuse::ops::programs::Program;

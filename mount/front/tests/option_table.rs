@@ -1,11 +1,5 @@
 //! The table of mount options in `docs/mounting.md` is the one that the options make.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "a test fails by panicking"
-)]
-
 use std::path::Path;
 
 use cairnfs_fuse::options::document;

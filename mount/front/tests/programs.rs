@@ -1,13 +1,6 @@
 //! What programs ask by a channel, tested without a kernel: the test looks names up in its place. What the
 //! kernel knows, may have cached, or alone can decide is left to it, and nothing is done then.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    reason = "a test fails by panicking"
-)]
-
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 

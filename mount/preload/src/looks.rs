@@ -52,11 +52,16 @@ fn look_and(
     or_kernel(dir, done)
 }
 
+/// Leaves a look to the kernel.
+fn leave(dir: c_int, path: *const c_char) -> Option<c_int> {
+    may_lead_here(path);
+    or_kernel(dir, None)
+}
+
 fn stat_at(dir: c_int, path: *const c_char, to: *mut libc::stat, flags: c_int) -> Option<c_int> {
     let follows = flags & libc::AT_SYMLINK_NOFOLLOW == 0;
     if to.is_null() || flags & !(libc::AT_SYMLINK_NOFOLLOW | libc::AT_NO_AUTOMOUNT) != 0 {
-        may_lead_here(path);
-        return or_kernel(dir, None);
+        return leave(dir, path);
     }
     look_and(dir, path, (follows, 0), |mount, stat| {
         put_status(mount, stat, to)
@@ -69,8 +74,7 @@ fn access_at(dir: c_int, path: *const c_char, mode: c_int, flags: c_int) -> Opti
     let is_known = mode & !(libc::R_OK | libc::W_OK | libc::X_OK) == 0
         && flags & !(libc::AT_SYMLINK_NOFOLLOW | libc::AT_EACCESS) == 0;
     if !is_known {
-        may_lead_here(path);
-        return or_kernel(dir, None);
+        return leave(dir, path);
     }
     look_and(dir, path, (follows, mode as u64), |_, _| Some(0))
 }
@@ -119,7 +123,8 @@ fn put_status(mount: usize, words: &Stat, to: *mut libc::stat) -> Option<c_int> 
     Some(0)
 }
 
-/// What is told of statx(2), if it is asked for. Without times some kernels tell less.
+/// The fields of statx(2) that are answered here. Newer kernels clear mtime and ctime in the mask if neither is
+/// requested, so such a request goes to the kernel.
 const TOLD: c_uint = libc::STATX_BASIC_STATS | libc::STATX_BTIME | libc::STATX_MNT_ID;
 
 fn extended(
@@ -139,8 +144,7 @@ fn extended(
     };
     let shows_times = mask & (libc::STATX_MTIME | libc::STATX_CTIME) != 0;
     if to.is_null() || mask & !TOLD != 0 || !shows_times || flags & !SERVED != 0 {
-        may_lead_here(path);
-        return or_kernel(dir, None);
+        return leave(dir, path);
     }
     if flags & libc::AT_EMPTY_PATH != 0 && is_empty {
         return describe(dir, |mount, stat| put_extended(mount, stat, mask, to));

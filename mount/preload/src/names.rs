@@ -70,14 +70,14 @@ pub fn is_look_worth_asking(dir: c_int) -> bool {
     files::dir(dir).is_some() || session::is_any_ready() && worth::LOOKS.asks()
 }
 
-/// Finds the mount that a path is in. `None`: in none, or only the kernel can tell.
+/// Finds the mount that a path is in. `None`: in none, or only the kernel can tell. The caller has asked
+/// [`may_lead_here`] before.
 fn resolve(dir: c_int, path: *const c_char) -> Option<Resolved<'static>> {
     resolve_for(dir, path, Starts::Yes)
 }
 
 /// The same, for a call that makes a channel or not.
 pub fn resolve_for(dir: c_int, path: *const c_char, starts: Starts) -> Option<Resolved<'static>> {
-    may_lead_here(path);
     if path.is_null() || mounts::all().next().is_none() || !session::is_here() {
         return None;
     }
@@ -364,6 +364,8 @@ fn rename_at(
     new: (c_int, *const c_char),
     flags: c_uint,
 ) -> Option<c_int> {
+    may_lead_here(old.1);
+    may_lead_here(new.1);
     let done = rename_served(old, new, flags);
     or_kernel(new.0, or_kernel(old.0, done))
 }
@@ -377,6 +379,7 @@ fn symlink_served(target: *const c_char, dir: c_int, path: *const c_char) -> Opt
         let target = unsafe { CStr::from_ptr(target) }.to_bytes();
         ask(&at, Op::Symlink, [0; 4], target)
     };
+    may_lead_here(path);
     or_kernel(dir, resolve(dir, path).and_then(ask_for_link))
 }
 

@@ -355,13 +355,8 @@ impl Session {
     pub fn call(&self, request: &Request<'_>) -> Result<[u64; ANSWER], Not> {
         let mut reply = [0; REPLY];
         let parts = [&request.head()[..], request.text, request.other];
-        match self.client.call(&parts, &mut reply) {
-            Ok(len) => answer(request, reply.get(..len)),
-            Err(_) => {
-                self.breaks();
-                Err(Not::Mine)
-            }
-        }
+        let len = self.answered(self.client.call(&parts, &mut reply))?;
+        answer(request, reply.get(..len))
     }
 
     /// As [`Self::call`], with a reply of any length. Returns the words behind the status, as bytes.
@@ -371,10 +366,7 @@ impl Session {
         reply: &'r mut [u8],
     ) -> Result<&'r [u8], Not> {
         let parts = [&request.head()[..], request.text, request.other];
-        let Ok(len) = self.client.call(&parts, reply) else {
-            self.breaks();
-            return Err(Not::Mine);
-        };
+        let len = self.answered(self.client.call(&parts, reply))?;
         let reply = reply.get(..len).unwrap_or_default();
         answer(request, Some(reply))?;
         Ok(reply.get(8..).unwrap_or_default())
@@ -384,10 +376,7 @@ impl Session {
     pub fn call_long(&self, request: &Request<'_>) -> Result<[u64; ANSWER], Not> {
         let mut reply = [0; REPLY];
         let called = self.client.call_long(&[&request.head()[..]], &mut reply);
-        let Ok(len) = called else {
-            self.breaks();
-            return Err(Not::Mine);
-        };
+        let len = self.answered(called)?;
         answer(request, reply.get(..len))
     }
 
@@ -397,10 +386,7 @@ impl Session {
         let called = self
             .client
             .call_for_bytes(&[&request.head()[..]], &mut words, to);
-        let Ok((len, bytes)) = called else {
-            self.breaks();
-            return Err(Not::Mine);
-        };
+        let (len, bytes) = self.answered(called)?;
         let [count, ..] = answer(request, words.as_flattened().get(..len))?;
         Ok(usize::try_from(count).map_or(0, |count| count.min(bytes)))
     }
@@ -440,6 +426,14 @@ impl Session {
             // There are many deferred calls before it.
             let _ = self.call(request);
         }
+    }
+
+    /// What came of a call, if it was answered.
+    fn answered<T>(&self, called: Result<T, Gone>) -> Result<T, Not> {
+        called.map_err(|_| {
+            self.breaks();
+            Not::Mine
+        })
     }
 
     /// The daemon does not answer any more, or all slots are taken for a moment.

@@ -62,9 +62,7 @@ impl Region {
             io::Error::other("memory was mapped at zero")
         })?))
     }
-}
 
-impl Region {
     /// Puts memory of this process alone in the place of the region, which it is cut off from.
     #[allow(unsafe_code, reason = "mapping memory is unsafe")]
     pub fn cut_off(&self) {

@@ -80,7 +80,7 @@ impl Drop for Promise {
     }
 }
 
-/// Puts the reply into a slot, and wakes who waits for it.
+/// Writes the reply into a slot and wakes the waiting caller.
 fn give(slot: &Slot, reply: &[u8]) {
     slot.put(&[reply.get(..PAYLOAD).unwrap_or(reply)]);
     // A program that has spoiled the state only spoils its own wait.

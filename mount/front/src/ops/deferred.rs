@@ -36,35 +36,61 @@ impl Merged {
 
 impl Ops {
     /// Answers a request of a program, which may not wait for the answer to one that it has `deferred`.
-    /// `merged` is what [`Self::set_merged`] has still to do, behind the last request at the latest.
+    /// `merged` is what [`Self::set_merged`] has still to do, behind the last request at the latest. One to make a
+    /// file durable is returned instead, without a reply: it is answered by [`Self::put_synced`].
     pub fn serve_program(
         &self,
         program: &Program,
         (request, deferred): (&[u8], bool),
         merged: &mut Option<Merged>,
         reply: &mut Vec<u8>,
-    ) {
+    ) -> Option<FsyncRequest> {
         let Some(request) = Request::parse(request) else {
-            return call::put_reply(reply, Status::NotMine, &[Why::Call as u64]);
+            call::put_reply(reply, Status::NotMine, &[Why::Call as u64]);
+            return None;
         };
-        if request.op == Op::Read {
-            self.set_merged(merged);
-            return match self.read_for(program, &request) {
-                Ok(bytes) => {
-                    self.program_counts.answered(request.op, false);
-                    call::put_bytes(reply, &bytes);
-                }
-                Err(not) => self.put_not(&not, reply),
-            };
+        match request.op {
+            Op::Sync => return self.to_sync(program, &request, merged, reply),
+            Op::Read => self.answer_bytes(program, &request, merged, reply),
+            _ => self.answer_words(program, (&request, deferred), merged, reply),
         }
+        None
+    }
+
+    /// Answers with bytes of a file.
+    fn answer_bytes(
+        &self,
+        program: &Program,
+        request: &Request<'_>,
+        merged: &mut Option<Merged>,
+        reply: &mut Vec<u8>,
+    ) {
+        self.set_merged(merged);
+        match self.read_for(program, request) {
+            Ok(bytes) => {
+                self.program_counts.answered(request.op, false);
+                call::put_bytes(reply, &bytes);
+            }
+            Err(not) => self.put_not(&not, reply),
+        }
+    }
+
+    /// Answers with words.
+    fn answer_words(
+        &self,
+        program: &Program,
+        (request, deferred): (&Request<'_>, bool),
+        merged: &mut Option<Merged>,
+        reply: &mut Vec<u8>,
+    ) {
         let deferred = deferred && request.op.may_be_deferred();
-        let served = if deferred && self.merges(program, &request, merged) {
+        let served = if deferred && self.merges(program, request, merged) {
             Ok(Vec::new())
         } else {
             self.set_merged(merged);
-            let served = self.served(program, &request);
+            let served = self.served(program, request);
             if deferred {
-                self.insist(program, &request, served)
+                self.insist(program, request, served)
             } else {
                 served
             }
@@ -94,7 +120,7 @@ impl Ops {
     }
 
     /// What a program wants to be made durable; `None`, with a reply, if that is not done.
-    pub fn to_sync(
+    fn to_sync(
         &self,
         program: &Program,
         request: &Request<'_>,

@@ -43,18 +43,9 @@ impl Serving<'_> {
         }
         self.can_be_located(&fs, dir.ino)?;
         fs.lookup_number(dir.ino)?;
-        Ok(self.ops.files.add(ProgramFile {
-            fs,
-            ino: dir.ino,
-            channel: self.program.channel,
-            offset: 0,
-            readable: false,
-            writable: false,
-            append: false,
-            is_dir: true,
-            left: false,
-            lease: None,
-        }))
+        let channel = self.program.channel;
+        let dir = ProgramFile::opened(fs, dir.ino, channel, libc::O_DIRECTORY);
+        Ok(self.ops.files.add(dir))
     }
 
     /// Whether the path of a directory will be found, unless it is moved: no directory above it has more

@@ -79,24 +79,13 @@ impl Serving<'_> {
             return not(Why::Path);
         }
         let attr = self.unknown(attr)?;
-        let (readable, writable) = self.may_open(at, &attr, flags)?;
+        let (fs, channel) = (Arc::clone(&at.dir.fs), self.program.channel);
+        let file = ProgramFile::opened(fs, attr.ino, channel, flags & !libc::O_DIRECTORY);
+        self.may_open(at, &attr, &file, flags)?;
         if attr.size > MOST_SIZE {
             return not(Why::Call);
         }
-        let fs = &at.dir.fs;
-        fs.lookup_number(attr.ino)?;
-        let file = ProgramFile {
-            fs: Arc::clone(fs),
-            ino: attr.ino,
-            channel: self.program.channel,
-            offset: 0,
-            readable,
-            writable,
-            append: flags & libc::O_APPEND != 0,
-            is_dir: false,
-            left: false,
-            lease: None,
-        };
+        file.fs.lookup_number(attr.ino)?;
         if flags & libc::O_TRUNC != 0
             && let Err(failed) = self.truncate_to(&attr, 0)
         {
@@ -106,15 +95,12 @@ impl Serving<'_> {
         Ok(self.ops.files.add(file))
     }
 
-    /// Whether a file may be opened so; whether it is then readable, and writable.
-    fn may_open(&self, at: &At<'_>, attr: &Attr, flags: i32) -> Done<(bool, bool)> {
-        let (readable, writable) = match flags & libc::O_ACCMODE {
-            libc::O_RDONLY => (true, false),
-            libc::O_WRONLY => (false, true),
-            libc::O_RDWR => (true, true),
-            _ => return not(Why::Call),
-        };
-        let changes = writable || flags & libc::O_TRUNC != 0;
+    /// Whether a file may be opened so.
+    fn may_open(&self, at: &At<'_>, attr: &Attr, file: &ProgramFile, flags: i32) -> Done<()> {
+        if !file.readable && !file.writable {
+            return not(Why::Call);
+        }
+        let changes = file.writable || flags & libc::O_TRUNC != 0;
         if changes {
             self.without_capabilities(attr)?;
         }
@@ -126,9 +112,8 @@ impl Serving<'_> {
         if changes && is_odd || is_others || atime {
             return not(Why::Permission);
         }
-        let wanted = if readable { READ } else { 0 } | if changes { WRITE } else { 0 };
-        self.permits(&at.dir.fs, attr, wanted)?;
-        Ok((readable, writable))
+        let wanted = if file.readable { READ } else { 0 } | if changes { WRITE } else { 0 };
+        self.permits(&at.dir.fs, attr, wanted)
     }
 
     /// Bytes of an open file.

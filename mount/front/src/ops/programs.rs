@@ -276,11 +276,7 @@ impl<'o> Serving<'o> {
         if self.program.person.needs_no_list(attr) {
             return Ok(());
         }
-        match fs.getxattr(attr.ino, acl::ACCESS) {
-            Err(Error::NoAttribute | Error::Unsupported(_)) => Ok(()),
-            Ok(_) => not(Why::Permission),
-            Err(error) => Err(error.into()),
-        }
+        without_attribute(fs, attr, acl::ACCESS)
     }
 
     pub(super) fn permits(&self, fs: &FileSystem, attr: &Attr, wanted: u32) -> Done<()> {
@@ -415,22 +411,14 @@ impl<'o> Serving<'o> {
             }
             made => made?,
         };
-        let access = flags as i32 & libc::O_ACCMODE;
         let Program {
             person, channel, ..
         } = self.program;
         let lease = self.ops.deferrals.lease(*channel, &at.dir.fs);
+        let fs = Arc::clone(&at.dir.fs);
         let file = self.ops.files.add(ProgramFile {
-            fs: Arc::clone(&at.dir.fs),
-            ino: made.ino,
-            channel: self.program.channel,
-            offset: 0,
-            readable: access == libc::O_RDONLY || access == libc::O_RDWR,
-            writable: access == libc::O_WRONLY || access == libc::O_RDWR,
-            append: flags as i32 & libc::O_APPEND != 0,
-            is_dir: false,
-            left: false,
             lease,
+            ..ProgramFile::opened(fs, made.ino, *channel, flags as i32 & !libc::O_DIRECTORY)
         });
         let owner = person.is_super();
         let lease = lease.map(|epoch| Lease { epoch, owner });
@@ -575,12 +563,7 @@ impl<'o> Serving<'o> {
 
     /// The kernel takes capabilities from a file whose contents or owner change.
     pub(super) fn without_capabilities(&self, inode: &Attr) -> Done<()> {
-        let fs = self.ops.trees.mounted();
-        match fs.getxattr(inode.ino, b"security.capability") {
-            Err(Error::NoAttribute | Error::Unsupported(_)) => Ok(()),
-            Ok(_) => not(Why::Permission),
-            Err(error) => Err(error.into()),
-        }
+        without_attribute(&self.ops.trees.mounted(), inode, b"security.capability")
     }
 
     fn owner_set(&self, inode: &Attr, uid: u64, gid: u64) -> Done<SetAttr> {
@@ -620,6 +603,15 @@ impl<'o> Serving<'o> {
             mtime,
             ..SetAttr::default()
         })
+    }
+}
+
+/// What depends on an extended attribute is the kernel's.
+fn without_attribute(fs: &FileSystem, inode: &Attr, name: &[u8]) -> Done<()> {
+    match fs.getxattr(inode.ino, name) {
+        Err(Error::NoAttribute | Error::Unsupported(_)) => Ok(()),
+        Ok(_) => not(Why::Permission),
+        Err(error) => Err(error.into()),
     }
 }
 

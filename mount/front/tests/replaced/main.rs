@@ -4,13 +4,6 @@
 //!
 //! Contract: replace.mounted
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    reason = "a test fails by panicking"
-)]
-
 mod renewals;
 mod stand;
 
